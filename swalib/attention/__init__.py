@@ -1,0 +1,67 @@
+"""Softmax attention under a spec: one meaning, `attend(q, k, v, spec)`, and several ways to compute it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from swalib.attention import reference, sdpa
+from swalib.positions import RopeFunction
+from swalib.spec import SWA, Full
+
+IMPLEMENTATIONS = {"reference": reference.attend, "sdpa": sdpa.attend}
+
+
+def check_impl(impl: str) -> str:
+    """`impl`, if it names an implementation.
+
+    Raises:
+        ValueError: it does not; nothing else is tried in its place.
+    """
+    if impl not in IMPLEMENTATIONS:
+        raise ValueError(f"impl must be one of {sorted(IMPLEMENTATIONS)}, got {impl!r}")
+    return impl
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    spec: SWA | Full,
+    impl: str = "sdpa",
+    *,
+    q_pos: Tensor | None = None,
+    k_pos: Tensor | None = None,
+    scale: float | None = None,
+    rope: RopeFunction | None = None,
+) -> Tensor:
+    """Softmax attention in which each query sees exactly the keys `spec` shows it.
+
+    Args:
+        q: [b, h, t_q, d]; k: [b, h_kv, t_k, d]; v: [b, h_kv, t_k, d_v]; h a multiple of h_kv (grouped queries).
+        impl: "reference" (the specification: every score, eagerly) or "sdpa" (only the visible tiles, through torch's
+            scaled_dot_product_attention). Honoured or refused, never replaced.
+        q_pos, k_pos: text positions, integers on the CPU, [t] or [b, t], in any order; a negative one holds no token.
+            Default: the keys are tokens 0 .. t_k-1 and the queries the last t_q of them.
+        scale: factor on q·k, default 1/sqrt(d).
+        rope: given when q and k come unrotated: `rope(x, positions)` turns them. Needed by positions="cache".
+
+    Returns:
+        [b, h, t_q, d_v], q's dtype.
+
+    Raises:
+        ValueError: shapes that do not fit together, an unknown impl, or positions="cache" without `rope`.
+    """
+    check_impl(impl)
+    if q.shape[1] % k.shape[1] or k.shape[:3] != v.shape[:3] or q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"attend takes q [b, h, t_q, d], k [b, h_kv, t_k, d], v [b, h_kv, t_k, d_v] with h a multiple of h_kv; "
+            f"got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+        )
+    if isinstance(spec, SWA) and spec.positions == "cache" and rope is None:
+        raise ValueError('positions="cache" turns keys anew at every step: pass unrotated q, k and rope=')
+    t_q, t_k = q.shape[-2], k.shape[-2]
+    k_pos = torch.arange(t_k) if k_pos is None else k_pos
+    q_pos = torch.arange(t_k - t_q, t_k) if q_pos is None else q_pos
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return IMPLEMENTATIONS[impl](q, k, v, spec, q_pos, k_pos, scale, rope)

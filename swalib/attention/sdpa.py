@@ -1,0 +1,129 @@
+"""Only the visible tiles, through torch's scaled_dot_product_attention: time and memory linear in the number of queries.
+
+Queries are cut into tiles; each tile meets only the keys that some query of it sees, wherever those lie. Keys carry
+their positions, so a ring-buffer cache, a chunk and a padded batch are all the same case.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from swalib import masks
+from swalib.positions import RopeFunction, query_position
+from swalib.spec import SWA, Full
+
+
+class Tile(NamedTuple):
+    """Some consecutive queries and the keys that any of them sees.
+
+    queries: slice of the query axis; keys: slice of the key axis, or indices [n]; seen: bool [1 or b, t, n], or None
+    where every query sees every key; q_pos [1 or b, t] and k_pos [1 or b, n]: their text positions.
+    """
+
+    queries: slice
+    keys: slice | Tensor
+    seen: Tensor | None
+    q_pos: Tensor
+    k_pos: Tensor
+
+
+def tile_length(spec: SWA | Full) -> int:
+    """Queries per tile: a share of the window, so that few of a tile's scores are masked, but enough to fill a matmul."""
+    return 256 if isinstance(spec, Full) else min(256, max(64, spec.window // 2))
+
+
+def plan(spec: SWA | Full, q_pos: Tensor, k_pos: Tensor) -> list[Tile]:
+    """The tiles of one attention call. They depend on positions alone, so one plan serves all layers of a forward."""
+    q_pos, k_pos = (pos if pos.ndim == 2 else pos[None] for pos in (q_pos, k_pos))
+    step = tile_length(spec)
+    return [_tile(spec, slice(a, a + step), q_pos, k_pos) for a in range(0, q_pos.shape[1], step)]
+
+
+def _tile(spec: SWA | Full, queries: slice, q_pos: Tensor, k_pos: Tensor) -> Tile:
+    rows = q_pos[:, queries]
+    lowest, highest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
+    wanted = (k_pos >= 0) & (k_pos <= highest)
+    if isinstance(spec, SWA):
+        wanted &= (k_pos < spec.sinks) | (lowest - k_pos < spec.recents)
+    index = wanted.any(0).nonzero()[:, 0]
+    if not len(index):  # queries of padding alone: any one column will do, its weight is cleared below
+        index = torch.zeros(1, dtype=torch.long)
+    first, last = int(index[0]), int(index[-1])
+    keys = slice(first, last + 1) if last - first + 1 == len(index) else index
+    columns = k_pos[:, keys]
+    seen = masks.visible(rows[:, :, None], columns[:, None, :], spec)
+    return Tile(queries, keys, None if bool(seen.all()) else seen, rows, columns)
+
+
+def attend(q, k, v, spec, q_pos, k_pos, scale, rope=None, dropout: float = 0.0) -> Tensor:
+    """As `swalib.attention.attend`."""
+    return run(plan(spec, q_pos, k_pos), q, k, v, spec, scale, rope, dropout)
+
+
+def run(
+    tiles: list[Tile],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    spec: SWA | Full,
+    scale: float,
+    rope: RopeFunction | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention of a plan made by `plan` for the same positions; shapes as in `swalib.attention.attend`."""
+    in_cache = rope is not None and isinstance(spec, SWA) and spec.positions == "cache"
+    outputs = []
+    for tile in tiles:
+        queries, keys, values = q[:, :, tile.queries], _take(k, tile.keys), _take(v, tile.keys)
+        if bool((tile.k_pos < 0).any()):  # what lies in empty slots and padding must never enter a product
+            dead = (tile.k_pos < 0)[:, None, :, None].to(k.device)
+            keys, values = keys.masked_fill(dead, 0), values.masked_fill(dead, 0)
+        if in_cache:
+            outputs.append(_in_cache(tile, queries, keys, values, spec, scale, rope, dropout))
+        else:
+            if rope is not None:
+                base = tile.q_pos.amin(1, keepdim=True)
+                queries, keys = rope(queries, tile.q_pos - base), rope(keys, tile.k_pos - base)
+            outputs.append(_grouped(queries, keys, values, tile.seen, scale, dropout))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
+
+
+def _take(x: Tensor, keys: slice | Tensor) -> Tensor:
+    return x[:, :, keys] if isinstance(keys, slice) else x.index_select(2, keys.to(x.device))
+
+
+def _grouped(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float, dropout: float) -> Tensor:
+    """Queries that share a kv head become further rows of one matrix, so keys are neither repeated nor copied."""
+    b, h, t, d = q.shape
+    groups = h // k.shape[1]
+    q = q.reshape(b, k.shape[1], groups * t, d)
+    bias = None
+    if seen is not None:
+        bias = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf)
+        bias.masked_fill_(~seen.any(-1, keepdim=True), 0)
+        bias = bias.to(q.device).repeat(1, groups, 1)[:, None]
+    o = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
+    return o.reshape(b, h, t, v.shape[-1])
+
+
+def _in_cache(tile: Tile, q, k, v, spec: SWA, scale: float, rope: RopeFunction, dropout: float) -> Tensor:
+    """positions="cache": relative to a recent key the query stands where the text has it; relative to a sink, at slot
+    min(i, window-1). So two turned copies of the query, one softmax."""
+    groups = q.shape[1] // k.shape[1]
+    base = tile.q_pos.amin(1, keepdim=True)
+    is_sink = (tile.k_pos < spec.sinks).to(q.device)[:, None, None, :]
+    keys = torch.where(is_sink.mT, rope(k, tile.k_pos), rope(k, tile.k_pos - base)).repeat_interleave(
+        groups, 1
+    )
+    to_sinks = rope(q, query_position(tile.q_pos, spec)) @ keys.mT
+    to_recents = rope(q, tile.q_pos - base) @ keys.mT
+    scores = torch.where(is_sink, to_sinks, to_recents).float() * scale
+    if tile.seen is not None:
+        scores = scores.masked_fill(~tile.seen.to(q.device)[:, None], -torch.inf)
+        scores = scores.masked_fill(~tile.seen.any(-1).to(q.device)[:, None, :, None], 0)
+    weights = F.dropout(scores.softmax(-1).to(v.dtype), dropout)
+    return weights @ v.repeat_interleave(groups, dim=1)

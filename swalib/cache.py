@@ -1,0 +1,225 @@
+"""The sink cache: a layer's s sinks and latest w - s tokens, in w slots that are allocated once and never move.
+
+The token at text position p lives in slot p if it is a sink, else in slot s + (p - s) mod (w - s): writing a token
+*is* evicting the one that left the window. The order of slots does not matter to attention, which is told each slot's
+position (`slot_positions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+
+from swalib.spec import SWA, Full
+
+
+def slot_of(position: Tensor, spec: SWA) -> Tensor:
+    """The slot in which the token at a text position (>= 0) is kept."""
+    return torch.where(position < spec.sinks, position, spec.sinks + (position - spec.sinks) % spec.recents)
+
+
+def slot_positions(seen_tokens: Tensor, spec: SWA, slots: int) -> Tensor:
+    """Text position of the token in each of the first `slots` slots, or -1 where a slot is empty.
+
+    Args:
+        seen_tokens: integers [...], tokens that a row has been given so far.
+
+    Returns:
+        integers [..., slots].
+    """
+    slot = torch.arange(slots, device=seen_tokens.device)
+    newest = seen_tokens[..., None] - 1
+    ring = newest - (newest - slot) % spec.recents
+    position = torch.where(slot < spec.sinks, slot, ring)
+    empty = torch.where(slot < spec.sinks, slot > newest, ring < spec.sinks)
+    return position.masked_fill(empty, -1)
+
+
+class SinkLayer(CacheLayerMixin):
+    """One layer's w slots: keys and values [b, h_kv, window, d], zero until written."""
+
+    is_compileable = False
+    is_croppable = False
+    is_sliding = (
+        False  # its sinks make it unlike transformers' sliding layers, whose mask sizes must not be assumed
+    )
+
+    def __init__(self, spec: SWA) -> None:
+        super().__init__()
+        self.spec = spec
+        self.seen_tokens = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate the slots, once, with the batch, heads, dtype and device of the first keys and values."""
+        b, h_kv = key_states.shape[:2]
+        self.keys = key_states.new_zeros(b, h_kv, self.spec.window, key_states.shape[-1])
+        self.values = value_states.new_zeros(b, h_kv, self.spec.window, value_states.shape[-1])
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, left_padding: Tensor | None = None, **_
+    ) -> tuple[Tensor, Tensor]:
+        """Take in t new tokens and give back every key and value that one of them may see.
+
+        Args:
+            key_states [b, h_kv, t, d], value_states [b, h_kv, t, d_v].
+            left_padding: integers [b], leading pads of each row, or None for none.
+
+        Returns:
+            One token: the live slots, the token's own among them (no copy). More, or a token under autograd, whose
+            gradient a write in place would lose: the slots as they were before, then the new tokens.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        t, live = key_states.shape[-2], self.live_slots
+        if t == 1 and not key_states.requires_grad:
+            self._write(key_states, value_states, left_padding)
+            return self.keys[:, :, : self.live_slots], self.values[:, :, : self.live_slots]
+        if live:
+            keys = torch.cat([self.keys[:, :, :live], key_states], dim=-2)
+            values = torch.cat([self.values[:, :, :live], value_states], dim=-2)
+        else:
+            keys, values = key_states, value_states
+        self._write(key_states, value_states, left_padding)
+        return keys, values
+
+    @torch.no_grad()
+    def _write(self, key_states: Tensor, value_states: Tensor, left_padding: Tensor | None) -> None:
+        start, t = self.seen_tokens, key_states.shape[-2]
+        self.seen_tokens = start + t
+        if left_padding is None and t == 1:
+            slot = int(slot_of(torch.tensor(start), self.spec))
+            self.keys[:, :, slot] = key_states[:, :, 0]
+            self.values[:, :, slot] = value_states[:, :, 0]
+            return
+        rows = [(slice(None), 0)]
+        if left_padding is not None:
+            rows = [(slice(row, row + 1), int(padding)) for row, padding in enumerate(left_padding)]
+        for row, padding in rows:
+            position = torch.arange(start - padding, start - padding + t)
+            recent = position > position[-1] - self.spec.recents
+            stays = (position >= 0) & ((position < self.spec.sinks) | recent)
+            column = stays.nonzero()[:, 0]
+            slot = slot_of(position[column], self.spec).to(self.keys.device)
+            column = column.to(self.keys.device)
+            self.keys[row].index_copy_(2, slot, key_states[row][:, :, column])
+            self.values[row].index_copy_(2, slot, value_states[row][:, :, column])
+
+    @property
+    def live_slots(self) -> int:
+        """Slots in use by the longest row: min(seen tokens, window)."""
+        return min(self.seen_tokens, self.spec.window)
+
+    def get_seq_length(self) -> int:
+        """Tokens seen, evicted ones included: the text position of the next token."""
+        return self.seen_tokens
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(keys returned by the next `update`, 0)."""
+        return (
+            min(self.seen_tokens + 1, self.spec.window)
+            if query_length == 1
+            else self.live_slots + query_length
+        ), 0
+
+    def get_max_length(self) -> int:
+        """-1: a text of any length passes through."""
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refused: the tokens that cropping would bring back are gone."""
+        raise RuntimeError(
+            "a sink cache can't be rolled back, since evicted tokens are gone: assisted decoding and other methods "
+            "that crop the cache need the teacher's own cache"
+        )
+
+    def reset(self) -> None:
+        """Forget every token, keep the memory."""
+        super().reset()
+        self.seen_tokens = 0
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row r becomes what row beam_idx[r] was."""
+        if self.is_initialized:
+            self._select(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times, in order."""
+        if self.is_initialized:
+            self._select(torch.arange(self.keys.shape[0]).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the rows `indices`."""
+        if self.is_initialized:
+            self._select(indices)
+
+    def _select(self, rows: Tensor) -> None:
+        rows = rows.to(self.keys.device)
+        self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of the slots; constant from the first update on."""
+        if not self.is_initialized:
+            return 0
+        return self.keys.untyped_storage().nbytes() + self.values.untyped_storage().nbytes()
+
+
+class SinkCache(Cache):
+    """A transformers cache whose layers are sink layers where a layer's spec is `SWA`, growing ones where it is `Full`.
+
+    Args:
+        specs: one `SWA` or `Full` per decoder layer, as `swalib.hf.layer_specs(model, spec)` gives them. A student makes
+            its own cache; build one by hand only to keep it over several calls.
+    """
+
+    def __init__(self, specs: Sequence[SWA | Full]) -> None:
+        super().__init__(layers=[SinkLayer(s) if isinstance(s, SWA) else DynamicLayer() for s in specs])
+        self.specs = tuple(specs)
+        self.left_padding: Tensor | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_, **__
+    ) -> tuple[Tensor, Tensor]:
+        """As `SinkLayer.update`, for one layer."""
+        layer = self.layers[layer_idx]
+        if isinstance(layer, SinkLayer):
+            return layer.update(key_states, value_states, self.left_padding)
+        return layer.update(key_states, value_states)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of keys and values in all layers."""
+        growing = [
+            x for layer in self.layers if not isinstance(layer, SinkLayer) for x in (layer.keys, layer.values)
+        ]
+        return sum(layer.allocated_bytes for layer in self.layers if isinstance(layer, SinkLayer)) + sum(
+            x.untyped_storage().nbytes() for x in growing if x is not None
+        )
+
+    def reset(self) -> None:
+        """Forget every token and the padding, keep the memory."""
+        super().reset()
+        self.left_padding = None
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row r becomes what row beam_idx[r] was."""
+        super().reorder_cache(beam_idx)
+        if self.left_padding is not None:
+            self.left_padding = self.left_padding[beam_idx.to(self.left_padding.device)]
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times, in order."""
+        super().batch_repeat_interleave(repeats)
+        if self.left_padding is not None:
+            self.left_padding = self.left_padding.repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the rows `indices`."""
+        super().batch_select_indices(indices)
+        if self.left_padding is not None:
+            self.left_padding = self.left_padding[indices.to(self.left_padding.device)]
