@@ -1,0 +1,5 @@
+"""`python -m swalib` is `swa`."""
+
+from swalib.cli import app
+
+app()

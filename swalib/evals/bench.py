@@ -1,0 +1,36 @@
+"""The bench that measurements share: one model in memory at a time, and no student measured before its canary lived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transformers import PreTrainedModel
+
+from swalib import models
+from swalib.canary import assert_applied
+from swalib.hf import applied
+from swalib.models import Loaded
+from swalib.spec import Spec
+
+_resident: list[Loaded] = []
+_proven: set[tuple[str, Spec, str]] = set()
+
+
+def resident(name: str) -> Loaded:
+    """The model in fp32, kept in memory until another one is asked for."""
+    if not _resident or _resident[0].name != name:
+        _resident.clear()
+        _resident.append(models.load(name))
+    return _resident[0]
+
+
+@contextmanager
+def proven(loaded: Loaded, spec: Spec, impl: str = "sdpa") -> Iterator[PreTrainedModel]:
+    """As `applied`, after `assert_applied` has passed: once per process for the same weights, spec and impl."""
+    with applied(loaded.model, spec, impl) as student:
+        key = (loaded.weights, spec, impl)
+        if key not in _proven:
+            assert_applied(student, spec)
+            _proven.add(key)
+        yield student

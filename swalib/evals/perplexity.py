@@ -1,0 +1,201 @@
+"""How well does a model predict a real text, token by token, when its attention sees less of it?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from swalib import data, models, results
+from swalib.evals.bench import proven, resident
+from swalib.models import Loaded
+from swalib.results import Measured, Value
+from swalib.spec import SWA, Full
+
+FIRST_SCORED = 256  # tokens of a piece that only serve as context, so that every window up to 256 has begun to slide
+_BLOCK = 64  # losses of neighbouring tokens are correlated: standard errors come from means over blocks this long
+
+
+@torch.inference_mode()
+def token_losses(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Loss of each token given those before it, in nats: fp32 [b, t-1] on the CPU, from one masked forward pass.
+
+    Args:
+        ids: token ids, integers [b, t].
+
+    Raises:
+        ValueError: fewer than two tokens, so that there is nothing to score.
+    """
+    if ids.ndim != 2 or ids.shape[1] < 2:
+        raise ValueError(f"nothing to score: a text needs at least two tokens, got ids of shape {tuple(ids.shape)}")
+    ids = ids.to(model.device)
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    return torch.cat([_losses(model, h, t) for h, t in _slices(hidden[:, :-1], ids[:, 1:])], dim=1)
+
+
+def _slices(hidden: Tensor, targets: Tensor, length: int = 256) -> Iterator[tuple[Tensor, Tensor]]:
+    """Few positions at a time: a vocabulary of 262,144 times a long text would not fit in memory."""
+    yield from zip(hidden.split(length, dim=1), targets.split(length, dim=1), strict=True)
+
+
+def _losses(model: PreTrainedModel, hidden: Tensor, targets: Tensor) -> Tensor:
+    logits = model.get_output_embeddings()(hidden).float()
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    if cap:
+        logits = cap * torch.tanh(logits / cap)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape).cpu()
+
+
+def pieces(loaded: Loaded, text: str, context_tokens: int, count: int) -> Tensor:
+    """`count` pieces of a text, evenly spread over it: integers [count, context_tokens].
+
+    A model that was trained with a BOS token gets it at the head of every piece, as part of its length.
+
+    Raises:
+        ValueError: a length below two tokens, or a text too short for one piece of each.
+    """
+    if context_tokens < 2 or count < 1:
+        raise ValueError(f"nothing to score: {count} pieces of {context_tokens} tokens")
+    ids = models.encode(loaded, text)[0]
+    bos = ids[: loaded.bos is not None]
+    body, room = ids[len(bos) :], context_tokens - len(bos)
+    if len(body) < room:
+        raise ValueError(f"the text has {len(body)} tokens, too short for a piece of {room}")
+    starts = np.linspace(0, len(body) - room, count + 1, dtype=int)[:-1] if count > 1 else [0]
+    return torch.stack([torch.cat([bos, body[start : start + room]]) for start in starts])
+
+
+def summarise(losses: np.ndarray, first: int = FIRST_SCORED) -> list[Value]:
+    """Mean loss (nats/token) and perplexity over positions >= `first` of losses [pieces, t-1], with standard errors.
+
+    Raises:
+        ValueError: no position is left to score.
+    """
+    scored = losses[:, max(first - 1, 0) :].astype(np.float64)
+    if not scored.size:
+        raise ValueError(f"nothing to score: the pieces end before token {first}")
+    length = min(_BLOCK, scored.shape[1])
+    blocks = scored[:, : scored.shape[1] // length * length].reshape(-1, length).mean(1)
+    mean = float(scored.mean())
+    stderr = float(blocks.std(ddof=1) / math.sqrt(len(blocks))) if len(blocks) > 1 else None
+    perplexity = math.exp(mean)
+    return [
+        Value("loss", mean, "nats/token", scored.size, stderr),
+        Value("perplexity", perplexity, "1", scored.size, None if stderr is None else stderr * perplexity),
+    ]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: a model under a spec on `n` pieces of a named text."""
+
+    model: str
+    text: str
+    spec: SWA | Full
+    context_tokens: int = 2048
+    n: int = 2
+    impl: str = "sdpa"
+
+    @property
+    def first_scored(self) -> int:
+        """First scored token of a piece: `FIRST_SCORED`, or half of a shorter piece."""
+        return min(FIRST_SCORED, self.context_tokens // 2)
+
+    def config(self) -> dict[str, object]:
+        """What identifies the measurement in the results; see `swalib.results.run_key`."""
+        return {
+            "experiment": "sinks",
+            "version": 1,
+            "model": self.model,
+            "weights": models.weights_id(self.model),
+            **spec_columns(self.spec),
+            "impl": self.impl,
+            "dtype": "float32",
+            "task": self.text,
+            "text": data.text_id(self.text),
+            "context_tokens": self.context_tokens,
+            "pieces": self.n,
+            "first_scored": self.first_scored,
+        }
+
+    def compute(self) -> Measured:
+        """Run it: the canary first, then the losses of every piece."""
+        loaded = resident(self.model)
+        ids = pieces(loaded, data.text(self.text), self.context_tokens, self.n)
+        with proven(loaded, self.spec, self.impl) as student:
+            losses = torch.cat([token_losses(student, row[None]) for row in ids]).numpy()
+        return Measured(summarise(losses, self.first_scored), {"losses": losses.astype(np.float16)})
+
+
+def spec_columns(spec: SWA | Full) -> dict[str, object]:
+    """The result columns that name a spec: method, window, sinks, positions."""
+    if isinstance(spec, Full):
+        return {"method": "full", "positions": "text"}
+    return {"method": "swa", "window": spec.window, "sinks": spec.sinks, "positions": spec.positions}
+
+
+class Grid(NamedTuple):
+    """rows: one per cell, its perplexity. curves: loss along the text, means over `bin_tokens` neighbouring tokens."""
+
+    rows: pd.DataFrame
+    curves: pd.DataFrame
+
+
+def grid(
+    mode: str,
+    models: Sequence[str],
+    texts: Sequence[str],
+    windows: Sequence[int],
+    sinks: Sequence[int],
+    positions: Sequence[str] = ("text",),
+    context_tokens: int = 2048,
+    n: int = 2,
+    impl: str = "sdpa",
+    bin_tokens: int = 32,
+) -> Grid:
+    """Perplexity of every model, text and spec of a grid: full attention, and SWA(w, s) wherever s < w.
+
+    Args:
+        mode: "stored", "run", "smoke" or "reproduce", see `swalib.results.load_or_run`.
+        n: pieces of `context_tokens` tokens per text.
+
+    Returns:
+        rows with columns model, task, method, window, sinks, positions, perplexity, stderr, loss, n (scored tokens);
+        curves with model, task, method, window, sinks, positions, position (centre of the bin, tokens), loss (nats).
+    """
+    specs: list[SWA | Full] = [Full()]
+    specs += [SWA(w, s, where) for where in positions for w in windows for s in sinks if s < w]
+    cells = [Cell(m, t, spec, context_tokens, n, impl) for m in models for spec in specs for t in texts]
+    if mode == "run":
+        absent = results.missing([cell.config() for cell in cells])
+        results.estimate(context_tokens * n * _SECONDS_PER_TOKEN, len(absent))
+    rows, curves = [], []
+    for cell in tqdm(cells, desc="perplexity", disable=mode == "stored"):
+        found = results.load_or_run(cell.config(), cell.compute, mode)
+        labels = {"model": cell.model, "task": cell.text, "window": pd.NA, "sinks": pd.NA, **spec_columns(cell.spec)}
+        loss = found.rows[found.rows["metric"] == "loss"].iloc[0]
+        perplexity = found.rows[found.rows["metric"] == "perplexity"].iloc[0]
+        numbers = {"perplexity": perplexity["value"], "stderr": perplexity["stderr"], "loss": loss["value"]}
+        rows.append(labels | numbers | {"n": loss["n"]})
+        curves.append(_curve(found.arrays["losses"], bin_tokens).assign(**labels))
+    return Grid(pd.DataFrame(rows), pd.concat(curves, ignore_index=True))
+
+
+_SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
+
+
+def _curve(losses: np.ndarray, bin_tokens: int) -> pd.DataFrame:
+    mean = losses.astype(np.float64).mean(0)
+    bins = len(mean) // bin_tokens
+    loss = mean[: bins * bin_tokens].reshape(bins, bin_tokens).mean(1)
+    centre = 1 + bin_tokens * np.arange(bins) + bin_tokens / 2
+    return pd.DataFrame({"position": centre, "loss": loss})

@@ -1,0 +1,98 @@
+"""A real browser for tests: headless Chromium on a local page, with everything it complains about or asks for kept."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import plotly.offline
+from playwright.sync_api import Page, sync_playwright
+
+from swalib.figures import show
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@dataclass
+class Opened:
+    """A page, its console errors and uncaught exceptions, and the requests that left the machine."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def wait_drawn(self) -> int:
+        """Wait until every figure on the page is drawn; returns how many there are."""
+        count = self.page.locator(".swa-figure").count()
+        self.page.wait_for_function(
+            "count => document.querySelectorAll('.swa-figure[data-ready]').length === count", arg=count, timeout=30_000
+        )
+        return count
+
+    def traces(self, id: str) -> list[dict]:
+        """The drawn data of figure `id`: name, x, y and z of each trace as Plotly holds them."""
+        script = """id => {
+          const list = (v) => v == null ? null : Array.from(v, (x) => ArrayBuffer.isView(x) || Array.isArray(x) ? Array.from(x) : x);
+          return document.getElementById(id).__swa.plot.data.map((t) => ({ name: t.name, x: list(t.x), y: list(t.y), z: list(t.z) }));
+        }"""
+        return self.page.evaluate(script, id)
+
+    def slide(self, id: str, name: str, value) -> None:
+        """Move slider `name` of figure `id` to `value` by keyboard, and wait until the figure shows it."""
+        self.page.focus(f"#{id}-{name}")
+        self.page.keyboard.press("Home")
+        for _ in range(100):
+            if self.state(id)[name] == value:
+                return
+            self.page.keyboard.press("ArrowRight")
+        raise AssertionError(f"slider {name} of {id} has no value {value}")
+
+    def state(self, id: str) -> dict:
+        """The state that figure `id` was last drawn with."""
+        self.page.wait_for_function(
+            "id => { const f = document.getElementById(id); return f.dataset.state === JSON.stringify(f.__swa.state); }", arg=id
+        )
+        return self.page.evaluate("id => JSON.parse(document.getElementById(id).dataset.state)", id)
+
+    def assert_quiet(self) -> None:
+        """No console error, and no request to anything but local files."""
+        assert not self.errors, self.errors
+        assert not self.left, self.left
+
+
+@contextmanager
+def open_page(path: Path | str, width: int = 1280, height: int = 900, dark: bool = False, reduced_motion: bool = False) -> Iterator[Opened]:
+    """Open the HTML file at `path` over file://, in a window of the given size and colour scheme."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce" if reduced_motion else "no-preference",
+        )
+        opened = Opened(page)
+        page.on("console", lambda message: opened.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: opened.errors.append(str(error)))
+        local = ("file:", "data:", "blob:")
+        page.on("request", lambda request: None if request.url.startswith(local) else opened.left.append(request.url))
+        try:
+            page.goto(Path(path).resolve().as_uri())
+            yield opened
+        finally:
+            browser.close()
+
+
+def write_page(folder: Path, figures: list[show.Figure]) -> Path:
+    """A bare page holding `figures`, with the book's own scripts and a local plotly.js beside it."""
+    names = ["plotly.min.js", *show.SCRIPTS]
+    (folder / "plotly.min.js").write_text(plotly.offline.get_plotlyjs(), encoding="utf-8")
+    for name in [*show.SCRIPTS, "swa.css"]:
+        shutil.copy(show.ASSETS / name, folder / name)
+    scripts = "".join(f'<script src="{name}"></script>' for name in names)
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><link rel="stylesheet" href="swa.css">{scripts}'
+    body = '<main style="max-width:860px;margin:auto">' + "".join(figure.html() for figure in figures) + "</main>"
+    path = folder / "index.html"
+    path.write_text(f"<!doctype html><html lang=en><head><title>figures</title>{head}</head><body>{body}</body></html>", encoding="utf-8")
+    return path
