@@ -1,6 +1,7 @@
 """How do notebooks, prose and stored results become a site that opens from a folder, with no network?"""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -38,8 +39,8 @@ from jupyter_book.config import get_final_config
 from jupyter_book.sphinx import build_sphinx
 
 source, html = map(Path, sys.argv[1:])
-options = {"external_toc_path": str(source / "_toc.yml")}
-config, _ = get_final_config(user_yaml=source / "_config.yml", cli_config=options, sourcedir=source)
+options = {"external_toc_path": str(source / "_toc.yml"), "latex_individualpages": False}
+config, _ = get_final_config(user_yaml=source / "_config.yml", cli_config=dict(options), sourcedir=source)
 options["extensions"] = [name for name in config["extensions"] if name != "sphinx_thebe"]
 strict = {"warningiserror": True, "keep_going": True, "freshenv": True, "noconfig": True}
 failed = build_sphinx(source, html, path_config=source / "_config.yml", confoverrides=options, **strict)
@@ -61,6 +62,7 @@ def build(preset: str = "cpu", root: Path = ROOT) -> Path:
     runs = [_run(name, preset, root, source) for name in names(root / "notebooks")]
     _write_status(root, runs, preset)
     html = _sphinx(root, source)
+    _drop_font_preloads(html)
     check(html)
     return html / "index.html"
 
@@ -141,6 +143,13 @@ def _write_status(root: Path, runs: list[Run], preset: str) -> None:
 def _markdown(head: list[str], rows: object) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def _drop_font_preloads(html: Path) -> None:
+    """The theme's <link rel="preload" crossorigin> for its icon fonts is an error on every page of a file:// site."""
+    for page in html.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(re.sub(r"<link rel=\"preload\" as=\"font\"[^>]*>\s*", "", text), encoding="utf-8")
 
 
 def _sphinx(root: Path, source: Path) -> Path:

@@ -51,7 +51,10 @@ def _check_layers(model: PreTrainedModel, spec: SWA, members: list[int]) -> None
         where = f"layer {index} under {spec}"
         hidden_states = prefill[index].pop("hidden_states")
         decode[index].pop("hidden_states")
-        for factor in (0, -1):  # a key of tiny weight may move the output by less than rounding: then try another change
+        for factor in (
+            0,
+            -1,
+        ):  # a key of tiny weight may move the output by less than rounding: then try another change
             variants = torch.cat(
                 [hidden_states]
                 + [_changed(hidden_states, [key], factor) for key in visible]

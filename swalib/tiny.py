@@ -1,4 +1,4 @@
-"""A model small enough for a test, with every part that matters here: grouped queries, odd sizes, local layers."""
+"""What is the smallest model with every part that matters here? Grouped queries, odd sizes, local layers."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-VOCABULARY = sorted(string.printable[:95]) + ["\n", "�"]
+VOCABULARY = [*sorted(string.printable[:95]), "\n", "�"]
 
 _SIZES = {
     "vocab_size": len(VOCABULARY),
@@ -31,17 +31,17 @@ FAMILIES = {
     "gemma3": ("gemma3_text", {"sliding_window": 7, "query_pre_attn_scalar": 10}),
 }
 
-# Attention logits then spread over a few units: a key wrongly hidden or shown changes the model's output clearly.
+# Spreads attention logits over a few units, so that a key wrongly hidden or shown changes the output clearly.
 _STD = 0.25
 _GEMMA_QK_GAIN = 0.5
 
 
 def tiny(family: str = "llama", seed: int = 0, **config_overrides: object) -> PreTrainedModel:
-    """A seeded random causal LM in float32 and eval mode: 3 layers, 4 query and 2 key heads of 10, vocabulary 97.
+    """A seeded random causal LM in float32 and eval mode: 3 layers, 4 query and 2 key heads of 10, 97 tokens.
 
-    `family` is one of FAMILIES. Gemma3 alternates local layers (window 7) and global ones. `config_overrides` go to
-    the transformers config (`sliding_window=5`, `num_hidden_layers=2`, ...). The same arguments give the same
-    weights; the global random state is left alone.
+    `family` is one of FAMILIES. Gemma3 alternates local layers (window 7) and global ones. `config_overrides`
+    go to the transformers config (`sliding_window=5`, `num_hidden_layers=2`, ...). The same arguments give
+    the same weights; the global random state is left alone.
     Raises ValueError for an unknown family.
     """
     model_type, settings = _settings(family, config_overrides)
@@ -60,7 +60,7 @@ def tiny(family: str = "llama", seed: int = 0, **config_overrides: object) -> Pr
 
 
 def seeded_id(family: str = "llama", seed: int = 0, **config_overrides: object) -> str:
-    """What identifies the weights of `tiny` with the same arguments: `seeded:<family>:<seed>:<config hash>`."""
+    """What identifies the weights that `tiny` makes of this: `seeded:<family>:<seed>:<config hash>`."""
     settings = json.dumps(_settings(family, config_overrides), sort_keys=True, default=str)
     return f"seeded:{family}:{seed}:{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
 
@@ -70,7 +70,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     unknown = VOCABULARY[-1]
     vocabulary = {character: index for index, character in enumerate(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?s)."), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=unknown, pad_token=unknown)
 

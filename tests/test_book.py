@@ -239,6 +239,7 @@ TOY_CONFIG = {
             "html_static_path": ["vendor"],
             "html_js_files": ["plotly.min.js"],
             "mathjax_path": "mathjax.js",
+            "html_context": {"default_mode": "auto"},
             "nb_ipywidgets_js": {},
             "suppress_warnings": ["mystnb.unknown_mime_type"],
         }

@@ -1,9 +1,9 @@
 """The slots hold what a simulated eviction leaves, and say so; memory is allocated once; rows can be reordered."""
 
+import oracle
 import pytest
 import torch
 
-import oracle
 from swalib import SWA, Full, SinkCache, applied
 from swalib.cache import SinkLayer, slot_of, slot_positions
 from swalib.step import Step, left_padding

@@ -1,10 +1,10 @@
 """A student of every family, used in every way, gives what an independent oracle gives for its spec."""
 
+import oracle
 import pytest
 import torch
-
-import oracle
 from oracle import error, ids, in_chunks, model, truth
+
 from swalib import SWA, Full, PerLayer, SinkCache, applied, layer_specs
 
 L = 37

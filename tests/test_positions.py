@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import oracle
 import pytest
 import torch
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-import oracle
 from swalib.attention import attend
 from swalib.positions import Rope, key_position, query_position, rotate
 from swalib.spec import SWA

@@ -1,7 +1,7 @@
 // The KV cache, computed in the page: which token lies in which slot while decoding, and how many bytes it takes.
 (function (SWA) {
   "use strict";
-  const { make, count, whole } = SWA, { shades } = SWA.logic;
+  const { make, count, whole, shades } = SWA;
   const range = (n) => Array.from({ length: n }, (_, k) => k);
 
   // ---- Slots.
@@ -29,55 +29,69 @@
     .swa-words .query { border-color: var(--ink); font-weight: 600; }
     .swa-words .evicted { text-decoration: line-through; }
     .swa-slots { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); gap: 6px; }
-    .swa-slot { box-sizing: border-box; min-width: 0; height: 98px; padding: 3px 7px; border: 1.5px solid var(--line);
-      border-top: 6px solid var(--kind, var(--line)); border-radius: 4px; font-size: 12px; line-height: 1.5; color: var(--soft); }
+    .swa-slot { box-sizing: border-box; min-width: 0; height: 98px; padding: 3px 7px; border-radius: 4px;
+      border: 1.5px solid var(--line); border-top: 6px solid var(--kind, var(--line));
+      font-size: 12px; line-height: 1.5; color: var(--soft); }
     .swa-slot.sink { --kind: var(--sink); }
     .swa-slot.recent { --kind: var(--recent); }
     .swa-slot.query { border-color: var(--ink); border-top-color: var(--kind); box-shadow: 0 0 0 1px var(--ink); }
     .swa-slot.spare { border: 1.5px dashed var(--line); opacity: .5; }
-    .swa-slot b { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; font-size: 15px; color: var(--ink); }
-    .swa-slot div { display: flex; justify-content: space-between; font-variant-numeric: tabular-nums; white-space: nowrap; }
+    .swa-slot :is(b, div) { white-space: nowrap; }
+    .swa-slot b { display: block; overflow: hidden; text-overflow: ellipsis; font-size: 15px; color: var(--ink); }
+    .swa-slot div { display: flex; justify-content: space-between; font-variant-numeric: tabular-nums; }
     .swa-slot .differs { color: var(--ink); font-weight: 600; }`;
 
-  // A card: slot and kind, the word, then for both meanings of "position" where the key stands and how far back that is.
-  function card(words, t, w, s, slot, held, written) {
+  const pair = (left, right, mark) => make("div", { class: mark || "" }, make("span", {}, left), make("span", {}, right));
+
+  // A card: slot and kind, the word, then where its key stands and how far behind the query, in the text and in the
+  // cache.
+  function card(words, { w, s, t, held, written }, slot) {
     if (slot >= w) return make("div", { class: "swa-slot spare" }, slot === w ? "not allocated" : "");
-    const p = held[slot], kind = slot < s ? "sink" : "recent";
-    const head = make("div", {}, make("span", {}, `slot ${slot}`), make("span", {}, kind === "sink" ? "sink" : "ring"));
+    const p = held[slot], kind = slot < s ? "sink" : "recent", head = pair(`slot ${slot}`, slot < s ? "sink" : "ring");
     if (p === null) return make("div", { class: "swa-slot", "data-slot": slot }, head, make("b", {}, "–"), "empty");
-    const query = cachePosition(t, t, w, s), inCache = cachePosition(p, t, w, s), differs = t - p !== query - inCache;
-    const line = (name, position, back, mark) => make("div", { class: mark ? "differs" : "" },
-      make("span", {}, `${name} ${position}`), make("span", {}, back ? `−${back}` : "0"));
-    return make("div", {
-      class: `swa-slot ${kind}${slot === written ? " query" : ""}`, "data-slot": slot, "data-token": p, "data-cache": inCache,
-    }, head, make("b", { title: words[p] }, words[p]), line("text", p, t - p, false), line("cache", inCache, query - inCache, differs));
+    const inCache = cachePosition(p, t, w, s), behind = t - p, behindInCache = cachePosition(t, t, w, s) - inCache;
+    const back = (n) => (n ? `−${n}` : "0"), differs = behind !== behindInCache ? "differs" : "";
+    return make(
+      "div", {
+        class: `swa-slot ${kind}${slot === written ? " query" : ""}`,
+        "data-slot": slot, "data-token": p, "data-cache": inCache,
+      },
+      head, make("b", { title: words[p] }, words[p]), pair(`text ${p}`, back(behind)),
+      pair(`cache ${inCache}`, back(behindInCache), differs),
+    );
   }
 
-  function word(text, p, t, held, evicted, s) {
-    const kind = held.includes(p) ? (p < s ? "sink" : "recent") : p === evicted ? "evicted" : p < t ? "past" : "later";
+  function word(text, p, { s, t, held, evicted }) {
+    const past = p === evicted ? "evicted" : p < t ? "past" : "later";
+    const kind = held.includes(p) ? (p < s ? "sink" : "recent") : past;
     return make("span", { class: kind + (p === t ? " query" : ""), "data-token": p, "data-kind": kind }, text);
   }
 
-  function saysSlots(words, t, { held, written, evicted }) {
+  function saysSlots(words, { t, held, written, evicted }) {
     const seen = `it sees ${count(held.filter((p) => p !== null).length, "key")}`;
     if (evicted === null) return `Token ${t} “${words[t]}” fills slot ${written}; ${seen}.`;
     return `Token ${t} “${words[t]}” overwrites token ${evicted} “${words[evicted]}” in slot ${written}; ${seen}.`;
   }
 
-  function drawSlots(el, data, state, theme) {
-    const { slot_window: w, slot_sinks: s, token: t } = state, cache = slots(t, w, s), { held, written, evicted } = cache;
-    const colours = shades(theme), most = Math.max(...data.windows);
-    SWA.say(el, saysSlots(data.words, t, cache));
+  function drawSlots(el, data, { slot_window: w, slot_sinks: s, token: t }, theme) {
+    const cache = { w, s, t, ...slots(t, w, s) }, { sink, recent } = shades(theme);
+    SWA.say(el, saysSlots(data.words, cache));
     el.replaceChildren(
       make("style", {}, CSS),
-      make("div", { class: "swa-words" }, ...data.words.map((text, p) => word(text, p, t, held, evicted, s))),
-      make("div", { class: "swa-slots" }, ...range(most).map((slot) => card(data.words, t, w, s, slot, held, written))),
+      make("div", { class: "swa-words" }, ...data.words.map((text, p) => word(text, p, cache))),
+      make("div", { class: "swa-slots" },
+        ...range(Math.max(...data.windows)).map((slot) => card(data.words, cache, slot))),
     );
-    const look = {
-      sink: colours.sink, recent: colours.recent, "on-sink": theme.paper, ink: theme.ink, soft: theme.muted, line: theme.axis,
+    const looks = {
+      sink, recent, "on-sink": theme.paper, ink: theme.ink, soft: theme.muted, line: theme.axis,
       columns: SWA.isNarrow(el) ? 3 : 6,
     };
-    Object.entries(look).forEach(([name, value]) => el.style.setProperty(`--${name}`, value));
+    Object.entries(looks).forEach(([name, value]) => el.style.setProperty(`--${name}`, value));
+  }
+
+  function slotSinksMeaning({ slot_sinks: s }) {
+    if (s === 0) return "s = 0: all slots are a ring";
+    return `s = ${s}: ${s === 1 ? "slot 0" : `slots 0–${s - 1}`} kept for good`;
   }
 
   SWA.register("cache-slots", {
@@ -85,21 +99,21 @@
       { name: "slot_window", label: "window w", type: "range", values: data.windows, initial: data.initial.window,
         describe: ({ slot_window: w, slot_sinks: s }) => `w = ${w} slots: ${count(s, "sink")} + a ring of ${w - s}` },
       { name: "slot_sinks", label: "sinks s", type: "range", values: data.sinks, initial: data.initial.sinks,
-        describe: ({ slot_sinks: s }) => `s = ${s}: ${["all slots a ring", "slot 0 kept for good"][s] || `slots 0–${s - 1} kept for good`}` },
-      { name: "token", label: "token t", type: "play", values: range(data.words.length), initial: data.initial.token, shared: false,
-        interval: 700, describe: (state) => `t = ${state.token}: “${data.words[state.token]}”` },
+        describe: slotSinksMeaning },
+      { name: "token", label: "token t", type: "play", values: range(data.words.length), initial: data.initial.token,
+        shared: false, interval: 700, describe: ({ token: t }) => `t = ${t}: “${data.words[t]}”` },
     ],
     draw: drawSlots,
   });
 
   // ---- Bytes.
 
-  // layers × 2 × n_kv_heads × min(L, w) × d × bytes; window null is full attention. A layer trained with its own local
-  // window keeps it, as in swalib.hf: SWA goes to the global layers.
+  // layers × 2 × n_kv_heads × min(L, w) × d × bytes; window null is full attention. A layer trained with its own
+  // local window keeps it, as in swalib.hf: SWA goes to the global layers.
   function kvBytes(model, length, window, bytes, batch) {
     const kept = (own) => Math.min(length, own ?? window ?? Infinity);
-    return model.layers.reduce((sum, { count: n, window: own }) => sum + n * 2 * model.kv_heads * kept(own) * model.head_dim, 0)
-      * bytes * batch;
+    const keys = model.layers.reduce((sum, group) => sum + group.count * kept(group.window), 0);
+    return keys * 2 * model.kv_heads * model.head_dim * bytes * batch;
   }
 
   const UNITS = [[1e15, "PB"], [1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
@@ -116,13 +130,17 @@
 
   // A line over every length, its point at the reader's own L, and its name at the right end.
   function curve(data, theme, method, name, length, of) {
-    const stroke = SWA.stroke(theme, method), end = data.lengths.at(-1);
+    const { line, marker } = SWA.stroke(theme, method), end = data.lengths.at(-1);
     return {
       line: {
-        ...stroke, type: "scatter", mode: "lines", x: data.lengths, y: data.lengths.map(of), name, hovertemplate: "%{text}<extra></extra>",
+        type: "scatter", mode: "lines", x: data.lengths, y: data.lengths.map(of), name, line,
         text: data.lengths.map((at) => `${name}<br>${whole(at)} tokens: ${size(of(at))}`),
+        hovertemplate: "%{text}<extra></extra>",
       },
-      point: { ...stroke, type: "scatter", mode: "markers", x: [length], y: [of(length)], name: `${name}, here`, hoverinfo: "skip" },
+      point: {
+        type: "scatter", mode: "markers", x: [length], y: [of(length)], name: `${name}, here`, marker,
+        hoverinfo: "skip",
+      },
       label: {
         text: name, x: Math.log10(end), y: Math.log10(of(end)), xanchor: "right", yshift: 13, showarrow: false,
         font: { color: theme.methods[method], size: 13 },
@@ -130,13 +148,19 @@
     };
   }
 
+  // Wide enough for every model, dtype and batch, so that nothing but the lines moves.
   function bytesAxes(el, data) {
-    const decades = range(10).map((k) => 10 ** (k + 5)), marks = data.lengths.filter((_, k) => k % (SWA.isNarrow(el) ? 3 : 1) === 0);
+    const decades = range(10).map((k) => 10 ** (k + 5)), every = SWA.isNarrow(el) ? 3 : 1;
+    const marks = data.lengths.filter((_, k) => k % every === 0), ends = [data.lengths[0], data.lengths.at(-1)];
     return {
-      xaxis: { type: "log", range: [data.lengths[0], data.lengths.at(-1)].map(Math.log10), fixedrange: true,
-        title: { text: "context length L (tokens)" }, tickvals: marks, ticktext: marks.map(tokens) },
-      yaxis: { type: "log", range: [5, 14], fixedrange: true, title: { text: "KV cache, computed" }, tickvals: decades,
-        ticktext: decades.map(size) },
+      xaxis: {
+        type: "log", range: ends.map(Math.log10), fixedrange: true, title: { text: "context length L (tokens)" },
+        tickvals: marks, ticktext: marks.map(tokens),
+      },
+      yaxis: {
+        type: "log", range: [5, 14], fixedrange: true, title: { text: "KV cache, computed" },
+        tickvals: decades, ticktext: decades.map(size),
+      },
     };
   }
 
@@ -145,25 +169,28 @@
     const full = (at) => kvBytes(model, at, null, bytes, batch), swa = (at) => kvBytes(model, at, w, bytes, batch);
     const names = [model.layers.length > 1 ? "as trained, a hybrid" : "full attention", `SWA, w = ${whole(w)}`];
     const less = full(length) === swa(length) ? "the same" : `${digits(full(length) / swa(length))} times less`;
-    const of = (method, take) => SWA.inColour(theme, method, size(take(length)));
-    SWA.say(el, `At ${whole(length)} tokens: `, of("full", full), " against ", of("sinks", swa), `, ${less} (computed).`);
-    const curves = [curve(data, theme, "full", names[0], length, full), curve(data, theme, "sinks", names[1], length, swa)];
-    return SWA.plot(el, [...curves.map((one) => one.line), ...curves.map((one) => one.point)], SWA.layout(el, theme, {
+    const told = (method, take) => SWA.inColour(theme, method, size(take(length)));
+    SWA.say(el, `At ${whole(length)} tokens: `, told("full", full), " against ", told("sinks", swa), `, ${less} (computed).`);
+    const curves = [
+      curve(data, theme, "full", names[0], length, full), curve(data, theme, "sinks", names[1], length, swa),
+    ];
+    const traces = ["line", "point"].flatMap((part) => curves.map((one) => one[part]));
+    const marker = { color: theme.axis, width: 1, dash: "dot" };
+    return SWA.plot(el, traces, SWA.layout(el, theme, {
       ...bytesAxes(el, data), margin: { l: 80, r: 14, t: 12, b: 48 }, annotations: curves.map((one) => one.label),
-      shapes: [{ type: "line", x0: length, x1: length, yref: "paper", y0: 0, y1: 1, line: { color: theme.axis, width: 1, dash: "dot" } }],
+      shapes: [{ type: "line", x0: length, x1: length, yref: "paper", y0: 0, y1: 1, line: marker }],
     }));
   }
 
+  const choice = (name, values, initial) => ({ name, label: name, type: "select", values, initial, shared: false });
+
   SWA.register("kv-calculator", {
-    controls: (data) => [
-      { name: "model", label: "model", type: "select", values: Object.keys(data.models), initial: data.initial.model, shared: false },
-      { name: "dtype", label: "dtype", type: "select", values: Object.keys(data.dtypes), initial: data.initial.dtype, shared: false },
-      { name: "batch", label: "batch", type: "select", values: data.batches, initial: data.initial.batch, shared: false },
-      SWA.windowControl(data.windows, data.initial.window),
-      { name: "length", label: "context L", type: "range", values: data.lengths, initial: data.initial.length, shared: false,
+    controls: ({ models, dtypes, batches, windows, lengths, initial }) => [
+      choice("model", Object.keys(models), initial.model), choice("dtype", Object.keys(dtypes), initial.dtype),
+      choice("batch", batches, initial.batch), SWA.windowControl(windows, initial.window),
+      { name: "length", label: "context L", type: "range", values: lengths, initial: initial.length, shared: false,
         describe: (state) => `L = ${whole(state.length)} tokens` },
     ],
     draw: drawBytes,
   });
-  Object.assign(SWA.logic, { slotOf, cachePosition, slots, kvBytes, size });
 })(globalThis.SWA);

@@ -95,7 +95,7 @@
   SWA.powersAxis = (el, from, to, title) => {
     const all = range(Math.floor(Math.log2(from)), Math.ceil(Math.log2(to))).map((power) => 2 ** power);
     const ticks = SWA.isNarrow(el) && all.length >= 8 ? all.filter((_, index) => index % 2 === 0) : all;
-    const low = Math.log10(from), high = Math.log10(to), pad = 0.03 * (high - low);
+    const low = Math.log10(from), high = Math.log10(to), pad = 0.03 * (high - low) || 0.1;
     return logTicks(title, [low - pad, high + pad], ticks);
   };
 

@@ -88,7 +88,8 @@
   function pplTrace(theme, method, name, cells, windows, sinks) {
     const found = windows.map((w) => cells[`${w},${sinks}`] || {}), style = SWA.stroke(theme, method);
     return {
-      type: "scatter", mode: "lines+markers", name, x: windows, y: found.map((cell) => cell.ppl ?? null), ...style,
+      type: "scatter", mode: "lines+markers", name, x: windows, y: found.map((cell) => cell.ppl ?? null),
+      cliponaxis: false, ...style,
       error_y: { array: found.map((cell) => cell.half ?? 0), thickness: 1, width: 3, color: style.line.color },
       customdata: found.map((cell, index) => [whole(windows[index]), SWA.spread(cell)]),
       hovertemplate: `${name}, w = %{customdata[0]}<br>perplexity %{customdata[1]}<extra></extra>`,
@@ -135,16 +136,18 @@
   SWA.register("perplexity-by-window", { controls, draw: drawByWindow });
 
   // ---- Text against cache positions: one method, two shapes of marker, side by side at each w.
-  const POSITIONS = [["text", "circle", "●", 8, 0.94], ["cache", "diamond", "◆", 10, 1.06]];
+  const POSITIONS = [["text", "circle", "●", 8, -6], ["cache", "diamond", "◆", 10, 6]];
 
   function drawPositions(el, data, shown, theme) {
     const state = settle(data, shown), { full, kinds } = SWA.sourceOf(data, state), { window: w, sinks: s } = state;
     const windows = data.windows.filter((width) => width > s), parts = [];
-    const traces = POSITIONS.map(([kind, symbol, , size, nudge]) => {
+    const octaves = Math.log2(data.windows[data.windows.length - 1] / data.windows[0]);
+    const octave = (el.clientWidth - 58 - rightMargin(el)) / octaves;
+    const traces = POSITIONS.map(([kind, symbol, , size, pixels]) => {
       const trace = pplTrace(theme, "sinks", `${kind} positions`, kinds[kind] || {}, windows, s);
       const here = ((kinds[kind] || {})[keyOf(state)] || {}).ppl;
       parts.push(`${kind} positions `, inColour(theme, "sinks", number(here)), ", ");
-      const beside = { x: windows.map((width) => width * nudge), mode: "markers" };
+      const beside = { x: windows.map((width) => width * 2 ** (pixels / octave)), mode: "markers" };
       return { ...trace, ...beside, marker: { ...trace.marker, symbol, size } };
     });
     parts.push("full attention ", inColour(theme, "full", number(full.ppl)), ".");

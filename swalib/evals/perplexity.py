@@ -21,8 +21,12 @@ from swalib.models import Loaded
 from swalib.results import Measured, Value
 from swalib.spec import SWA, Full
 
-FIRST_SCORED = 256  # tokens of a piece that only serve as context, so that every window up to 256 has begun to slide
-_BLOCK = 64  # losses of neighbouring tokens are correlated: standard errors come from means over blocks this long
+FIRST_SCORED = (
+    256  # tokens of a piece that only serve as context, so that every window up to 256 has begun to slide
+)
+_BLOCK = (
+    64  # losses of neighbouring tokens are correlated: standard errors come from means over blocks this long
+)
 
 
 @torch.inference_mode()
@@ -36,7 +40,9 @@ def token_losses(model: PreTrainedModel, ids: Tensor) -> Tensor:
         ValueError: fewer than two tokens, so that there is nothing to score.
     """
     if ids.ndim != 2 or ids.shape[1] < 2:
-        raise ValueError(f"nothing to score: a text needs at least two tokens, got ids of shape {tuple(ids.shape)}")
+        raise ValueError(
+            f"nothing to score: a text needs at least two tokens, got ids of shape {tuple(ids.shape)}"
+        )
     ids = ids.to(model.device)
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     return torch.cat([_losses(model, h, t) for h, t in _slices(hidden[:, :-1], ids[:, 1:])], dim=1)
@@ -52,7 +58,9 @@ def _losses(model: PreTrainedModel, hidden: Tensor, targets: Tensor) -> Tensor:
     cap = getattr(model.config, "final_logit_softcapping", None)
     if cap:
         logits = cap * torch.tanh(logits / cap)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape).cpu()
+    return (
+        F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape).cpu()
+    )
 
 
 def pieces(loaded: Loaded, text: str, context_tokens: int, count: int) -> Tensor:
@@ -149,6 +157,20 @@ class Grid(NamedTuple):
     rows: pd.DataFrame
     curves: pd.DataFrame
 
+    def ppl(
+        self, model: str, text: str, window: int | None = None, sinks: int = 0, positions: str = "text"
+    ) -> float:
+        """Perplexity of SWA(window, sinks), or of full attention where window is None."""
+        rows = self.rows[(self.rows["model"] == model) & (self.rows["task"] == text)]
+        if window is None:
+            return float(rows.loc[rows["method"] == "full", "ppl"].iloc[0])
+        cell = (rows["window"] == window) & (rows["sinks"] == sinks) & (rows["positions"] == positions)
+        return float(rows.loc[cell.fillna(False), "ppl"].iloc[0])
+
+    def join(self, other: Grid) -> Grid:
+        """Both grids as one."""
+        return Grid(*(pd.concat(pair, ignore_index=True) for pair in zip(self, other, strict=True)))
+
 
 def grid(
     mode: str,
@@ -169,7 +191,7 @@ def grid(
         n: pieces of `context_tokens` tokens per text.
 
     Returns:
-        rows with columns model, task, method, window, sinks, positions, perplexity, stderr, loss, n (scored tokens);
+        rows with columns model, task, method, window, sinks, positions, ppl, stderr, loss, n (scored tokens);
         curves with model, task, method, window, sinks, positions, position (centre of the bin, tokens), loss (nats).
     """
     specs: list[SWA | Full] = [Full()]
@@ -181,19 +203,26 @@ def grid(
     rows, curves = [], []
     for cell in tqdm(cells, desc="perplexity", disable=mode == "stored"):
         found = results.load_or_run(cell.config(), cell.compute, mode)
-        labels = {"model": cell.model, "task": cell.text, "window": pd.NA, "sinks": pd.NA, **spec_columns(cell.spec)}
+        labels = {
+            "model": cell.model,
+            "task": cell.text,
+            "window": pd.NA,
+            "sinks": pd.NA,
+            **spec_columns(cell.spec),
+        }
         loss = found.rows[found.rows["metric"] == "loss"].iloc[0]
         perplexity = found.rows[found.rows["metric"] == "perplexity"].iloc[0]
-        numbers = {"perplexity": perplexity["value"], "stderr": perplexity["stderr"], "loss": loss["value"]}
+        numbers = {"ppl": perplexity["value"], "stderr": perplexity["stderr"], "loss": loss["value"]}
         rows.append(labels | numbers | {"n": loss["n"]})
-        curves.append(_curve(found.arrays["losses"], bin_tokens).assign(**labels))
+        curves.append(curve(found.arrays["losses"], bin_tokens).assign(**labels))
     return Grid(pd.DataFrame(rows), pd.concat(curves, ignore_index=True))
 
 
 _SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
 
 
-def _curve(losses: np.ndarray, bin_tokens: int) -> pd.DataFrame:
+def curve(losses: np.ndarray, bin_tokens: int) -> pd.DataFrame:
+    """Mean loss over bins of neighbouring tokens and over pieces, of losses [pieces, t-1]: columns position, loss."""
     mean = losses.astype(np.float64).mean(0)
     bins = len(mean) // bin_tokens
     loss = mean[: bins * bin_tokens].reshape(bins, bin_tokens).mean(1)

@@ -1,6 +1,22 @@
 """One pure function a figure: measured rows (or plain settings) in, a `Figure` that shows itself out."""
 
+from swalib.figures.live import panel
+from swalib.figures.method import cache_slots, conventions, kv_calculator, mask_explorer, reach
 from swalib.figures.show import Figure
 from swalib.figures.sinks import attention_mass, collapse, heatmap, perplexity_by_window, positions, prefill
 
-__all__ = ["Figure", "attention_mass", "collapse", "heatmap", "perplexity_by_window", "positions", "prefill"]
+__all__ = [
+    "Figure",
+    "attention_mass",
+    "cache_slots",
+    "collapse",
+    "conventions",
+    "heatmap",
+    "kv_calculator",
+    "mask_explorer",
+    "panel",
+    "perplexity_by_window",
+    "positions",
+    "prefill",
+    "reach",
+]

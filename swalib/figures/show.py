@@ -1,9 +1,9 @@
-"""How does one figure reach the book, JupyterLab and a page without scripts? One holder of HTML, drawn by one script.
+"""How does one figure reach the book, JupyterLab and a page without scripts? One holder, one script.
 
-In the book a figure is its static MIME bundle: the holder (drawn by the scripts in `book/assets`), the alt text and the
-stored picture, if there is one. It is chosen by the environment variable `SWALIB_STATIC=1`, which `swalib.book` sets
-while it runs the notebooks. Everywhere else (JupyterLab, VS Code) the same holder lives in an anywidget, whose module
-is the very same script text.
+In the book a figure is its static MIME bundle: the holder (drawn by the scripts in `book/assets`), the alt
+text and the stored picture, if there is one. It is chosen by the environment variable `SWALIB_STATIC=1`,
+which `swalib.book` sets while it runs the notebooks. Everywhere else (JupyterLab, VS Code) the same holder
+lives in an anywidget, whose module is the very same script text.
 """
 
 import base64
@@ -22,32 +22,16 @@ STATIC = "SWALIB_STATIC"
 SCRIPTS = ("swa-core.js", "swa-plot.js", "swa-sinks.js", "swa-heat.js", "swa-method.js", "swa-cache.js")
 
 _RENDER = """
-async function loadPlotly(model) {
-  if (globalThis.Plotly) return;
-  const source = await model.widget_manager.get_model(model.get("plotly").slice("IPY_MODEL_".length));
-  const url = URL.createObjectURL(new Blob([source.get("code")], { type: "text/javascript" }));
-  await new Promise((done, failed) => {
-    const script = document.createElement("script");
-    Object.assign(script, { src: url, onload: done, onerror: () => failed(new Error("plotly.js did not load")) });
-    document.head.append(script);
-  });
-}
-export default {
-  async render({ model, el }) {
-    globalThis.swaPlotly ??= loadPlotly(model).catch((error) => { delete globalThis.swaPlotly; throw error; });
-    await globalThis.swaPlotly;
-    let holder;
-    const show = () => {
-      if (holder) SWA.unmount(holder);
-      el.innerHTML = model.get("holder");
-      holder = el.querySelector(".swa-figure");
-      SWA.mount(holder);
-    };
-    model.on("change:holder", show);
-    show();
-    return () => { model.off("change:holder", show); SWA.unmount(holder); };
-  },
-};
+async function loadPlotly(model) { if (globalThis.Plotly) return; const source = await
+model.widget_manager.get_model(model.get("plotly").slice("IPY_MODEL_".length)); const url =
+URL.createObjectURL(new Blob([source.get("code")], { type: "text/javascript" })); await new Promise((done,
+failed) => { const script = document.createElement("script"); Object.assign(script, { src: url, onload: done,
+onerror: () => failed(new Error("plotly.js did not load")) }); document.head.append(script); }); } export
+default { async render({ model, el }) { globalThis.swaPlotly ??= loadPlotly(model).catch((error) => { delete
+globalThis.swaPlotly; throw error; }); await globalThis.swaPlotly; let holder; const show = () => { if
+(holder) SWA.unmount(holder); el.innerHTML = model.get("holder"); holder = el.querySelector(".swa-figure");
+SWA.mount(holder); }; model.on("change:holder", show); show(); return () => { model.off("change:holder",
+show); SWA.unmount(holder); }; }, };
 """
 
 
@@ -55,9 +39,10 @@ export default {
 class Figure:
     """One figure of the book: data and words in, no number computed.
 
-    `kind` names the registered script that draws it, `title` the question it asks, `alt` what a reader who can't see it
-    must know, `caption` the conclusion. `data` is any JSON-able object; a missing number is None. `id` is unique in the
-    book (lower-case words joined by hyphens) and names the stored picture `book/assets/pictures/<id>.png`.
+    `kind` names the registered script that draws it, `title` the question it asks, `alt` what a reader who
+    can't see it must know, `caption` the conclusion. `data` is any JSON-able object; a missing number is
+    None. `id` is unique in the book (lower-case words joined by hyphens) and names the stored picture
+    `book/assets/pictures/<id>.png`.
 
     Raises ValueError for an empty or malformed field and TypeError for data that JSON can't hold.
     """
@@ -81,7 +66,7 @@ class Figure:
         """The JSON block a script draws from: data, alt text and theme; safe inside a `<script>` element."""
         block = {"data": self.data, "alt": self.alt, "theme": palette()}
         try:
-            return json.dumps(block, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
+            return json.dumps(block, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"figure {self.id!r} holds data that JSON can't: {error} (write None for missing)."
@@ -119,7 +104,7 @@ class Figure:
         return bundle
 
     def widget(self):
-        """The live figure as an anywidget; its `holder` trait can be replaced by another figure's `html()`."""
+        """The live figure as an anywidget; its `holder` trait takes another figure's `html()`."""
         return _widget_class()(holder=self.html(), plotly=_plotly())
 
     def _repr_mimebundle_(self, include=None, exclude=None):
@@ -129,7 +114,7 @@ class Figure:
 
 
 def asset(name: str) -> str:
-    """The text of a script or style sheet in `book/assets`; RuntimeError where the repository is not there."""
+    """The text of a script or style sheet in `book/assets`; RuntimeError where there is none."""
     path = ASSETS / name
     if not path.exists():
         raise RuntimeError(
@@ -160,7 +145,7 @@ def _widget_class() -> type:
 
 @cache
 def _plotly():
-    """plotly.js travels to the browser once a kernel, as a widget without a view that every figure points to."""
+    """plotly.js travels to the browser once a kernel, as a widget that every figure points to."""
     import anywidget
     import plotly.offline
     import traitlets

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Method:
-    """A method's name on the page and its colour on light and on dark paper (told apart by colour-blind readers)."""
+    """A method's name on the page, and its colour on light and on dark paper; colour-blind safe."""
 
     label: str
     light: str
@@ -54,7 +54,7 @@ PAGE = {
 }
 
 # Viridis at nine even steps: one-sided, even to the eye, readable in grey.
-_VIRIDIS = "#440154 #472D7B #3B528B #2C728E #21918C #28AE80 #5EC962 #ADDC30 #FDE725".split()
+_VIRIDIS = ["#440154", "#472D7B", "#3B528B", "#2C728E", "#21918C", "#28AE80", "#5EC962", "#ADDC30", "#FDE725"]
 # Blue to orange through the paper's own colour: only around a meaningful zero.
 _DIVERGING = {"light": ["#0072B2", "#F7F7F7", "#D55E00"], "dark": ["#56B4E9", "#222832", "#FF8C42"]}
 

@@ -1,0 +1,207 @@
+"""Is a whole model faster under SWA(w, s)? Prefill and decode of SmolLM2 beside transformers' own, in one interleaved run.
+
+    OMP_NUM_THREADS=1 python benchmarks/students.py            # all lengths, resumable; prints its estimate first
+    OMP_NUM_THREADS=1 python benchmarks/students.py --lengths 1024 8192
+
+Every figure is the median over `--repeats` interleaved runs, one thread, fp32, logits of the last token only. Lengths
+beyond the trained 8,192 tokens are timing only. Rows go to results/speed.csv, one CSV for all of it; a row that is
+there is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import DynamicCache, MistralConfig, MistralForCausalLM, PreTrainedModel
+
+from swalib import SWA, SinkCache, applied, assert_applied, layer_specs, models, prefill, results
+from swalib.provenance import hardware
+from swalib.results import Measured, Value
+
+MODEL = "smollm2-135m"
+WINDOW, SINKS = 512, 4
+CHUNK = 1024
+DECODE_STEPS = 16
+PREFILL_LENGTHS = (8192, 32768)
+DECODE_LENGTHS = (1024, 8192, 32768, 65536)
+
+
+def native_sliding(teacher: PreTrainedModel, window: int) -> PreTrainedModel:
+    """The same weights as a Mistral with transformers' own sliding window and sliding cache."""
+    fields = teacher.config.to_dict()
+    keep = (
+        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
+        "hidden_act max_position_embeddings rms_norm_eps rope_parameters tie_word_embeddings"
+    ).split()
+    config = MistralConfig(**{name: fields[name] for name in keep}, sliding_window=window)
+    with torch.device("meta"):
+        native = MistralForCausalLM(config)
+    native.load_state_dict(teacher.state_dict(), assign=True)
+    native.tie_weights()
+    native.model.rotary_emb = teacher.model.rotary_emb
+    return native.eval()
+
+
+def filled(cache, config, length: int):
+    """The cache after `length` tokens of noise: what lies in it does not matter to its speed."""
+    generator = torch.Generator().manual_seed(0)
+    head = config.hidden_size // config.num_attention_heads
+    shape = (1, config.num_key_value_heads, length, head)
+    for layer in range(config.num_hidden_layers):
+        noise = torch.randn(shape, generator=generator)
+        cache.update(noise, noise, layer)
+    return cache
+
+
+@torch.inference_mode()
+def decode_seconds(model: PreTrainedModel, cache) -> float:
+    """Median seconds of a decode step on top of `cache`."""
+    token = torch.tensor([[42]])
+    steps = []
+    for _ in range(DECODE_STEPS + 2):
+        started = time.perf_counter()
+        model(input_ids=token, cache=cache, use_cache=True)
+        steps.append(time.perf_counter() - started)
+    return statistics.median(steps[2:])
+
+
+@torch.inference_mode()
+def prefill_seconds(run: Callable[[], object]) -> float:
+    """Seconds of one prefill."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def interleaved(runs: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Seconds by contender; one after the other in each round, so that a busy machine is busy for all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            seconds[name].append(run())
+    return seconds
+
+
+def prefill_runs(teacher, student, length: int) -> dict[str, Callable[[], float]]:
+    """Full causal prefill in one forward, as transformers does it, against chunks under SWA."""
+    ids = torch.randint(teacher.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(1))
+    return {
+        "full": lambda: prefill_seconds(lambda: teacher(input_ids=ids, use_cache=True, logits_to_keep=1)),
+        "swa": lambda: prefill_seconds(lambda: prefill(student, ids, chunk_tokens=CHUNK)),
+    }
+
+
+def decode_runs(teacher, student, spec: SWA, length: int) -> dict[str, Callable[[], float]]:
+    """One token on top of a full cache of `length`, against one on top of w slots."""
+    config = teacher.config
+
+    def swa() -> float:
+        cache = filled(SinkCache(layer_specs(student, spec)), config, length)
+        head = config.hidden_size // config.num_attention_heads
+        expected = config.num_hidden_layers * 2 * config.num_key_value_heads * spec.window * head * 4
+        if cache.allocated_bytes != expected:
+            raise AssertionError(f"the cache holds {cache.allocated_bytes} bytes, not {expected}")
+        return decode_seconds(student, cache)
+
+    runs = {"swa": swa}
+    if length <= 32768:
+        runs["full"] = lambda: decode_seconds(teacher, filled(DynamicCache(config=config), config, length))
+    return runs
+
+
+def native_runs(teacher, length: int) -> dict[str, Callable[[], float]]:
+    """At s = 0: our cache against transformers' own sliding cache, the same window, the same weights."""
+    native, spec = native_sliding(teacher, WINDOW), SWA(WINDOW, 0)
+    student = models_under(teacher, spec)
+    return {
+        "swa": lambda: decode_seconds(
+            student, filled(SinkCache(layer_specs(student, spec)), teacher.config, length)
+        ),
+        "native sliding": lambda: decode_seconds(
+            native, filled(DynamicCache(config=native.config), teacher.config, length)
+        ),
+    }
+
+
+def models_under(teacher, spec: SWA):
+    """A student that outlives a block."""
+    with applied(teacher, spec) as student:
+        assert_applied(student, spec)
+    return student
+
+
+def measured(seconds: dict[str, list[float]]) -> Measured:
+    """Median and spread (half the range over the median) of each contender, and the ratios to the student's median."""
+    values = []
+    for name, runs in seconds.items():
+        label = name.replace(" ", "_")
+        middle = statistics.median(runs)
+        values += [
+            Value(f"{label}_ms", 1000 * middle, "ms", len(runs)),
+            Value(f"{label}_spread_pct", 50 * (max(runs) - min(runs)) / middle, "%", len(runs)),
+        ]
+    ours = statistics.median(seconds["swa"])
+    return Measured(
+        values
+        + [
+            Value(f"{name.replace(' ', '_')}_over_swa", statistics.median(runs) / ours, "ratio", len(runs))
+            for name, runs in seconds.items()
+            if name != "swa"
+        ]
+    )
+
+
+def main() -> None:
+    """Measure what is missing, and print every row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--lengths", type=int, nargs="*", help="only these context lengths")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    teacher = models.load(MODEL).model
+    spec = SWA(WINDOW, SINKS)
+    student = models_under(teacher, spec)
+    plans = [
+        ("decode", length, lambda n: decode_runs(teacher, student, spec, n)) for length in DECODE_LENGTHS
+    ]
+    plans += [("decode against native sliding", 8192, lambda n: native_runs(teacher, n))]
+    plans += [("prefill", length, lambda n: prefill_runs(teacher, student, n)) for length in PREFILL_LENGTHS]
+    plans = [plan for plan in plans if not options.lengths or plan[1] in options.lengths]
+    results.estimate(
+        sum(4e-7 * n**2 + 0.02 * n for kind, n, _ in plans if kind == "prefill"), options.repeats
+    )
+    for task, length, runs in plans:
+        native = task.endswith("sliding")
+        config = {
+            "experiment": "speed",
+            "version": 1,
+            "model": MODEL,
+            "weights": models.weights_id(MODEL),
+            "method": "swa",
+            "window": WINDOW,
+            "sinks": 0 if native else SINKS,
+            "positions": "text",
+            "impl": "sdpa",
+            "dtype": "float32",
+            "task": task,
+            "context_tokens": length,
+            "hardware": hardware(),
+            "repeats": options.repeats,
+            "chunk_tokens": CHUNK if task == "prefill" else None,
+        }
+        found = results.load_or_run(
+            config, lambda runs=runs, n=length: measured(interleaved(runs(n), options.repeats)), "run"
+        )
+        print(
+            f"{task}, {length} tokens: "
+            + ", ".join(f"{row.metric} {row.value:.3g}" for row in found.rows.itertuples()),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Reading a prompt of any length in constant memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from swalib.cache import SinkCache
+
+
+@torch.inference_mode()
+def prefill(
+    student: PreTrainedModel, input_ids: Tensor, cache: SinkCache | None = None, chunk_tokens: int = 1024
+) -> tuple[Tensor, SinkCache]:
+    """Run a text through a student chunk by chunk: the same result as one forward, time linear in its length, and no
+    more memory for a long text than for a short one. `student.generate(..., prefill_chunk_size=1024)` does the same.
+
+    Args:
+        input_ids: integers [b, t], without padding.
+        cache: what came before, or None.
+        chunk_tokens: tokens a forward takes at once; at least 1.
+
+    Returns:
+        (logits of the last token [b, vocabulary], the cache after it).
+
+    Raises:
+        ValueError: no tokens, or chunks of none.
+    """
+    if input_ids.shape[1] < 1 or chunk_tokens < 1:
+        raise ValueError(f"prefill needs tokens and a chunk_tokens of at least 1, got {chunk_tokens}")
+    for chunk in input_ids.split(chunk_tokens, dim=1):
+        output = student(input_ids=chunk, cache=cache, use_cache=True, logits_to_keep=1)
+        cache = output.cache
+    return output.logits[:, -1], cache

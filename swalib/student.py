@@ -1,0 +1,162 @@
+"""Inside a student's forward: which cache it gets, what stands in for its mask, and how its layers attend.
+
+What would silently be another function than SWA(w, s) is refused here, before anything is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.generation import GenerationMode
+
+from swalib.attention import reference, sdpa
+from swalib.cache import SinkCache
+from swalib.positions import Rope
+from swalib.spec import SWA, Full, Spec
+from swalib.step import Step, left_padding
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """What a student's attention module carries: its spec, and its rotation where q and k arrive unrotated."""
+
+    spec: SWA | Full
+    rope: Rope | None
+
+
+@dataclass(frozen=True)
+class Student:
+    """What a student's decoder carries: the spec it was made with, that of each layer, and whether RoPE is ours."""
+
+    spec: Spec
+    layers: tuple[SWA | Full, ...]
+    unrotated: bool
+
+
+_FORWARD_NAMES = ("input_ids", "attention_mask", "position_ids", "cache", "inputs_embeds", "use_cache")
+
+
+def before_forward(decoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Give the decoder a sink cache if it wants one, and refuse what would silently be another function than SWA."""
+    kwargs = dict(zip(_FORWARD_NAMES, args, strict=False)) | kwargs
+    if "past_key_values" in kwargs:  # the name used before transformers 5.24
+        kwargs["cache"] = kwargs.pop("past_key_values")
+    use_cache = kwargs.get("use_cache")
+    use_cache = decoder.config.use_cache if use_cache is None else use_cache
+    cache = kwargs.get("cache")
+    if cache is None and use_cache:
+        cache = kwargs["cache"] = SinkCache(decoder._swa.layers)
+    start = 0
+    if cache is not None:
+        _check_cache(cache, decoder._swa)
+        start = cache.get_seq_length()
+    tokens = kwargs.get("input_ids") if kwargs.get("inputs_embeds") is None else kwargs["inputs_embeds"]
+    _check_positions(kwargs.get("position_ids"), kwargs.get("attention_mask"))
+    _note_padding(kwargs.get("attention_mask"), cache, start + tokens.shape[1])
+    if decoder._swa.unrotated:
+        kwargs["position_ids"] = torch.zeros(1, tokens.shape[1], dtype=torch.long, device=tokens.device)
+    return (), kwargs
+
+
+def _check_cache(cache, swa: Student) -> None:
+    if not isinstance(cache, SinkCache):
+        raise TypeError(
+            f"a student under {swa.spec} was given a {type(cache).__name__}, which keeps or evicts other keys than SWA "
+            "shows: leave the cache out, or pass SinkCache(layer_specs(student, spec))"
+        )
+    if cache.specs != swa.layers:
+        raise ValueError(f"this SinkCache was made for other specs than this student's {swa.spec}")
+
+
+def _check_positions(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:
+    if position_ids is None or attention_mask is not None or position_ids.shape[-1] < 2:
+        return
+    if bool((position_ids.diff(dim=-1) != 1).any()):
+        raise ValueError(
+            "position_ids that jump or restart (packed rows) are not supported: pass one text per row"
+        )
+
+
+def _note_padding(attention_mask: Tensor | None, cache: SinkCache | None, total: int) -> None:
+    if attention_mask is None:
+        if cache is not None and cache.left_padding is not None:
+            raise ValueError(
+                "this cache holds padded rows: pass the attention_mask of all tokens so far with each call"
+            )
+        return
+    padding = left_padding(attention_mask)
+    if attention_mask.shape[1] != total:
+        raise ValueError(
+            f"the attention_mask covers {attention_mask.shape[1]} tokens, but there are {total} so far"
+        )
+    if cache is None:
+        return
+    if cache.left_padding is None and cache.get_seq_length() == 0 and bool(padding.any()):
+        cache.left_padding = padding
+    elif not torch.equal(
+        padding, cache.left_padding if cache.left_padding is not None else torch.zeros_like(padding)
+    ):
+        raise ValueError("the left padding of a row changed since this cache was begun")
+
+
+def prepare_cache_for_generation(
+    student, generation_config, model_kwargs, generation_mode, *_, **__
+) -> None:
+    """What `generate` calls to make a cache, on this student alone."""
+    if generation_mode == GenerationMode.ASSISTED_GENERATION or generation_config.is_assistant:
+        raise ValueError(
+            "assisted decoding rolls the cache back, which a sink cache can't: evicted tokens are gone"
+        )
+    if generation_config.cache_implementation is not None:
+        raise ValueError(
+            f"cache_implementation={generation_config.cache_implementation!r} would replace the sink cache: leave it out"
+        )
+    if model_kwargs.get("cache") is None and generation_config.use_cache:
+        model_kwargs["cache"] = SinkCache(student.base_model._swa.layers)
+
+
+def _step(q_length, q_offset=0, attention_mask=None, **_) -> Step:
+    """What stands in for a mask (registered with transformers): the positions from which each layer makes its own."""
+    padded = attention_mask is not None and not bool(attention_mask.all())
+    tokens = attention_mask.cpu().bool() if padded else None
+    return Step(int(q_offset), q_length, left_padding(tokens) if padded else None, tokens)
+
+
+_REFUSED = ("softcap", "s_aux", "position_bias", "head_mask")
+
+
+def _attention(impl: str, module, q, k, v, step, dropout, scaling, kwargs) -> tuple[Tensor, Tensor | None]:
+    if not isinstance(step, Step) or not hasattr(module, "_swa"):
+        raise RuntimeError(
+            "this attention runs only in a student made by swalib, without a mask of queries × keys: use applied()"
+        )
+    for name in _REFUSED:
+        if kwargs.get(name) is not None:
+            raise ValueError(f"this model passes {name!r} to its attention, which {impl} does not take")
+    spec, rope = module._swa.spec, module._swa.rope
+    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+    if impl == "sdpa":
+        o, weights = sdpa.run(step.plan(spec, k.shape[-2]), q, k, v, spec, scale, rope, dropout), None
+    else:
+        o, weights, _ = reference.attend_with_weights(
+            q, k, v, spec, step.q_pos, step.k_pos(spec, k.shape[-2]), scale, rope
+        )
+    return o.transpose(1, 2), weights
+
+
+def _sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
+    return _attention("sdpa", module, query, key, value, attention_mask, dropout, scaling, kwargs)
+
+
+def _reference(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
+    if dropout:
+        raise ValueError('impl="reference" has no attention dropout: call student.eval() or use impl="sdpa"')
+    return _attention("reference", module, query, key, value, attention_mask, dropout, scaling, kwargs)
+
+
+for _name, _function in (("swa_sdpa", _sdpa), ("swa_reference", _reference)):
+    AttentionInterface.register(_name, _function)
+    AttentionMaskInterface.register(_name, _step)
