@@ -1,11 +1,11 @@
-"""Is a whole model faster under SWA(w, s)? Prefill and decode of SmolLM2 beside transformers' own, in one interleaved run.
+"""Is a whole model faster under SWA(w, s)? Prefill and decode of SmolLM2 beside transformers' own.
 
-    OMP_NUM_THREADS=1 python benchmarks/students.py            # all lengths, resumable; prints its estimate first
+    OMP_NUM_THREADS=1 python benchmarks/students.py            # all lengths, resumable
     OMP_NUM_THREADS=1 python benchmarks/students.py --lengths 1024 8192
 
-Every figure is the median over `--repeats` interleaved runs, one thread, fp32, logits of the last token only. Lengths
-beyond the trained 8,192 tokens are timing only. Rows go to results/speed.csv, one CSV for all of it; a row that is
-there is not measured again.
+Every figure is the median over `--repeats` interleaved runs, one thread, fp32, logits of the last token only.
+Lengths beyond the trained 8,192 tokens are timing only. Rows go to results/speed.csv, one CSV for all of it;
+a row that is there is not measured again.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ DECODE_LENGTHS = (1024, 8192, 32768, 65536)
 def native_sliding(teacher: PreTrainedModel, window: int) -> PreTrainedModel:
     """The same weights as a Mistral with transformers' own sliding window and sliding cache."""
     fields = teacher.config.to_dict()
-    keep = (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
-        "hidden_act max_position_embeddings rms_norm_eps rope_parameters tie_word_embeddings"
-    ).split()
+    keep = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_parameters", "tie_word_embeddings"]
     config = MistralConfig(**{name: fields[name] for name in keep}, sliding_window=window)
     with torch.device("meta"):
         native = MistralForCausalLM(config)
@@ -78,7 +75,7 @@ def prefill_seconds(run: Callable[[], object]) -> float:
 
 
 def interleaved(runs: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Seconds by contender; one after the other in each round, so that a busy machine is busy for all of them."""
+    """Seconds by contender, one after the other in each round: a busy machine is busy for all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
@@ -135,7 +132,7 @@ def models_under(teacher, spec: SWA):
 
 
 def measured(seconds: dict[str, list[float]]) -> Measured:
-    """Median and spread (half the range over the median) of each contender, and the ratios to the student's median."""
+    """Median and spread (half the range over the median) of each contender, and its ratio to SWA's."""
     values = []
     for name, runs in seconds.items():
         label = name.replace(" ", "_")

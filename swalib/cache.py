@@ -1,8 +1,8 @@
-"""The sink cache: a layer's s sinks and latest w - s tokens, in w slots that are allocated once and never move.
+"""The sink cache: a layer's s sinks and latest w - s tokens, in w slots allocated once that never move.
 
-The token at text position p lives in slot p if it is a sink, else in slot s + (p - s) mod (w - s): writing a token
-*is* evicting the one that left the window. The order of slots does not matter to attention, which is told each slot's
-position (`slot_positions`).
+The token at text position p lives in slot p if it is a sink, else in slot s + (p - s) mod (w - s): writing a
+token *is* evicting the one that left the window. The order of slots does not matter to attention, which is
+told each slot's position (`slot_positions`).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class SinkLayer(CacheLayerMixin):
             left_padding: integers [b], leading pads of each row, or None for none.
 
         Returns:
-            One token: the live slots, the token's own among them (no copy). More, or a token under autograd, whose
-            gradient a write in place would lose: the slots as they were before, then the new tokens.
+            One token: the live slots, the token's own among them (no copy). More, or a token under autograd,
+            whose gradient a write in place would lose: the slots as they were before, then the new tokens.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -133,8 +133,8 @@ class SinkLayer(CacheLayerMixin):
     def crop(self, tokens_to_remove: int) -> None:
         """Refused: the tokens that cropping would bring back are gone."""
         raise RuntimeError(
-            "a sink cache can't be rolled back, since evicted tokens are gone: assisted decoding and other methods "
-            "that crop the cache need the teacher's own cache"
+            "a sink cache can't be rolled back, since evicted tokens are gone: assisted decoding and other "
+            "methods that crop the cache need the teacher's own cache"
         )
 
     def reset(self) -> None:
@@ -170,11 +170,11 @@ class SinkLayer(CacheLayerMixin):
 
 
 class SinkCache(Cache):
-    """A transformers cache whose layers are sink layers where a layer's spec is `SWA`, growing ones where it is `Full`.
+    """A transformers cache: sink layers where a layer's spec is `SWA`, growing ones where it is `Full`.
 
     Args:
-        specs: one `SWA` or `Full` per decoder layer, as `swalib.hf.layer_specs(model, spec)` gives them. A student makes
-            its own cache; build one by hand only to keep it over several calls.
+        specs: one `SWA` or `Full` per decoder layer, as `swalib.hf.layer_specs(model, spec)` gives them. A
+            student makes its own cache; build one by hand only to keep it over several calls.
     """
 
     def __init__(self, specs: Sequence[SWA | Full]) -> None:

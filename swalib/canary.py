@@ -1,4 +1,4 @@
-"""Is the mask really applied? `assert_applied` shows it on the model at hand, layer by layer, before anything is measured."""
+"""Is the mask really applied? `assert_applied` shows it on the model at hand, layer by layer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class NotApplied(AssertionError):
 def assert_applied(model: PreTrainedModel, spec: Spec) -> None:
     """Prove that every layer of `model` attends as `spec` says, in prefill and in decode.
 
-    A text of random tokens, just long enough for the window to slide, is run through the model; then each layer's
-    attention is run alone on the hidden states it met. Changing keys that the last query must not see has to leave its
-    output equal to the last bit; changing the window's oldest key, or the last sink, has to move it; and a cached
-    decode step has to give what the prefill gave.
+    A text of random tokens, just long enough for the window to slide, is run through the model; then each
+    layer's attention is run alone on the hidden states it met. Changing keys that the last query must not see
+    has to leave its output equal to the last bit; changing the window's oldest key, or the last sink, has to
+    move it; and a cached decode step has to give what the prefill gave.
 
     Args:
-        model: a student (`with applied(model, spec) as student: assert_applied(student, spec)`), or any model.
+        model: a student (`with applied(model, spec) as student: assert_applied(student, spec)`), or any.
         spec: what it is claimed to be under.
 
     Raises:
@@ -76,7 +76,7 @@ def _failure(model, index: int, variants: Tensor, prefill, decode, visible, hidd
     for phase, (baseline, *moved, unmoved) in outputs.items():
         for key, row in zip(visible, moved, strict=True):
             if torch.equal(row, baseline):
-                return f"in {phase}, key {key} should be visible to the last query, but changing it changes nothing"
+                return f"in {phase}, changing key {key}, which the last query should see, changes nothing"
         if not torch.equal(unmoved, baseline):
             return (
                 f"in {phase}, keys {hidden[0]} to {hidden[-1]} lie outside what the last query may see, "
@@ -90,7 +90,7 @@ def _failure(model, index: int, variants: Tensor, prefill, decode, visible, hidd
 
 
 def _edges(length: int, spec: SWA) -> tuple[list[int], list[int]]:
-    """(keys that must each move the last query: the sinks' last and the window's oldest; all that must not)."""
+    """(keys that must each move the last query: the last sink, the window's oldest; all that must not)."""
     query = length - 1
     hidden = list(range(spec.sinks, query - spec.recents + 1))
     visible = [query - spec.recents + 1]
@@ -100,7 +100,7 @@ def _edges(length: int, spec: SWA) -> tuple[list[int], list[int]]:
 def _captured(
     model: PreTrainedModel, members: list[int], length: int, cache: SinkCache | None
 ) -> dict[int, dict]:
-    """The keyword arguments that a real forward passes to each attention module, its mask and positions among them."""
+    """What a real forward passes to each attention module by keyword, its mask and positions among them."""
     calls: dict[int, dict] = {}
     wanted = ("hidden_states", "position_embeddings", "attention_mask", "position_ids")
 

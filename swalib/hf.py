@@ -1,8 +1,9 @@
 """A spec on a transformers model: `with applied(model, SWA(64, 4)) as student: student.generate(**inputs)`.
 
-The student is a second model object that shares every tensor with its teacher and differs in its attention, its config
-and the cache it makes. The teacher is never touched, so it can run beside its students, and there is nothing to undo.
-Attention and mask are registered under names of our own through transformers' public interfaces; nothing is patched.
+The student is a second model object that shares every tensor with its teacher and differs in its attention,
+its config and the cache it makes. The teacher is never touched, so it can run beside its students, and there
+is nothing to undo. Attention and mask are registered under names of our own through transformers' public
+interfaces; nothing is patched.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ FAMILIES = ("llama", "qwen2", "mistral", "gemma3_text")
 def layer_specs(model: PreTrainedModel, spec: Spec) -> tuple[SWA | Full, ...]:
     """The spec of each decoder layer of `model` under `spec`.
 
-    A layer trained with its own local window keeps it where the model also has global layers (Gemma3: SWA goes to the
-    global ones only, since a wider mask on a layer with a local RoPE breaks it). Where every layer is local (Mistral
-    v0.1), SWA replaces the mask, but never shows more recents than the model was trained with. `PerLayer` is taken as
-    it stands, but `Full()` always means the layer's own mask.
+    A layer trained with its own local window keeps it where the model also has global layers (Gemma3: SWA
+    goes to the global ones only, since a wider mask on a layer with a local RoPE breaks it). Where every
+    layer is local (Mistral v0.1), SWA replaces the mask, but never shows more recents than the model was
+    trained with. `PerLayer` is taken as it stands, but `Full()` always means the layer's own mask.
 
     Raises:
-        ValueError: `PerLayer` has not one entry per layer, or asks more recents of a local layer than it was trained on.
+        ValueError: `PerLayer` has not one entry per layer, or asks more recents of a local layer than it was
+            trained on.
     """
     config = model.config.get_text_config(decoder=True)
     local = _local_windows(config)
@@ -75,7 +77,8 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
 
     Args:
         model: a transformers causal LM of one of `FAMILIES` (or a student, which is then given the new spec).
-        impl: how attention is computed, see `swalib.attention.attend`. "reference" also gives attention weights.
+        impl: how attention is computed, see `swalib.attention.attend`. "reference" also gives attention
+            weights.
 
     Raises:
         TypeError: `spec` is not a spec, or `model` is not a transformers causal LM.
@@ -130,12 +133,12 @@ def _rope_layer_type(attention: nn.Module) -> tuple[str, ...]:
 def applied(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> Iterator[PreTrainedModel]:
     """`model` under `spec` for the length of a block: `with applied(model, SWA(64, 4)) as student: ...`.
 
-    The model itself is untouched, inside the block and after it, and may be used beside its student. Several students of
-    one teacher, nested blocks and threads are independent of each other.
+    The model itself is untouched, inside the block and after it, and may be used beside its student. Several
+    students of one teacher, nested blocks and threads are independent of each other.
 
     Raises:
-        RuntimeError: at the end of a block that ran the model and never its student: the results of such a block are
-            those of full attention.
+        RuntimeError: at the end of a block that ran the model and never its student: the results of such a
+            block are those of full attention.
         TypeError, ValueError: as `under`.
     """
     student = under(model, spec, impl)

@@ -1,4 +1,4 @@
-"""Which keys a query sees: the one predicate, the mask made from it, and other systems' conventions translated to it."""
+"""Which keys a query sees: the one predicate, the mask made from it, other systems' conventions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def visible(q_pos: Tensor, k_pos: Tensor, spec: SWA | Full) -> Tensor:
     """Which key positions each query position sees (arXiv 2608.28444, eq. 2).
 
     Args:
-        q_pos, k_pos: integer text positions, broadcast against each other. Negative means "no token here" (padding, an
-            empty slot): such a key is seen by none.
+        q_pos, k_pos: integer text positions, broadcast against each other. Negative means "no token here"
+            (padding, an empty slot): such a key is seen by none.
 
     Returns:
         bool, the broadcast shape.
@@ -31,26 +31,27 @@ def mask(length: int, spec: SWA | Full) -> Tensor:
 
 
 def terraced(length: int, block: int) -> Tensor:
-    """LoLCATs' default window (2410.10254, `tk` kernels), bool [length, length]: own block and the one before.
+    """LoLCATs' default window (2410.10254, `tk`), bool [length, length]: own block and the one before.
 
-    Blocks of `block` tokens align to the *end* of the text, so a row sees block+1 .. 2*block keys once two blocks lie
-    behind it. No SWA(w, s) equals it, which is why it is a mask here and not an adapter.
+    Blocks of `block` tokens align to the *end* of the text, so a row sees block+1 .. 2*block keys once two
+    blocks lie behind it. No SWA(w, s) equals it, which is why it is a mask here and not an adapter.
     """
     offset = -length % block
     index = (torch.arange(length) + offset) // block
     return mask(length, Full()) & (index[:, None] - index[None, :] <= 1)
 
 
-# Adapters: the SWA that shows the same keys as another system's numbers. Nothing else in swalib knows their meanings.
+# Adapters: the SWA that shows the same keys as another system's numbers. Nothing else in swalib knows their
+# meanings.
 
 
 def from_sliding_window(sliding_window: int) -> SWA:
-    """transformers' `sliding_window`, flash-linear-attention's windows: keys in all, the query's own counted, no sinks."""
+    """transformers' `sliding_window`, flash-linear-attention: keys in all, the own one counted, no sinks."""
     return SWA(sliding_window, 0)
 
 
 def from_flash_attention(left: int) -> SWA:
-    """FlashAttention's `window_size=(left, 0)`, attention-gym's sliding window: keys *behind* the query, its own extra."""
+    """FlashAttention's `window_size=(left, 0)`, attention-gym: keys *behind* the query, its own extra."""
     return SWA(left + 1, 0)
 
 
@@ -58,8 +59,8 @@ def from_streaming_llm(start_size: int, recent_size: int, evict: str = "after") 
     """StreamingLLM and `attention_sinks`: `start_size` sinks beside `recent_size` cached recents.
 
     Args:
-        evict: "after" each forward (the evaluation script): the query's own key comes on top of the full cache.
-            "before" it (the chat script): room is made first, so the own key counts among the recents.
+        evict: "after" each forward (the evaluation script): the query's own key comes on top of the full
+            cache. "before" it (the chat script): room is made first, so the own key counts among the recents.
 
     Raises:
         ValueError: `evict` is neither.

@@ -1,4 +1,4 @@
-"""Where a token stands when its key and query are rotated: RoPE, and the in-cache positions of StreamingLLM."""
+"""Where a token stands when key and query are rotated: RoPE, and StreamingLLM's in-cache positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swalib.spec import SWA
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE in the half-split layout of the Llama family; dimensions beyond cos's width pass through (partial RoPE).
+    """RoPE in the half-split layout of the Llama family; dimensions beyond cos's width pass through.
 
     Args:
         x: [b, h, t, d]; cos, sin: [1 or b, 1, t, r] with r <= d.
@@ -26,9 +26,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Rope:
     """A model's own rotation, by integer position.
 
-    The model runs with every position 0, so that its queries and keys arrive unrotated (times its constant attention
-    scaling, if any); this turns them to the positions asked for. Only small relative positions are ever asked for, so
-    no large angle is formed, however long the text.
+    The model runs with every position 0, so that its queries and keys arrive unrotated (times its constant
+    attention scaling, if any); this turns them to the positions asked for. Only small relative positions are
+    ever asked for, so no large angle is formed, however long the text.
     """
 
     def __init__(self, rotary_emb: nn.Module, layer_type: str | None = None) -> None:
@@ -58,7 +58,7 @@ def query_position(q_pos: Tensor, spec: SWA) -> Tensor:
 
 
 def key_position(k_pos: Tensor, q_pos: Tensor, spec: SWA) -> Tensor:
-    """In-cache position of the key at text position j as query i sees it: j for a sink, j - max(0, i - (window-1)) else.
+    """In-cache position of key j as query i sees it: j for a sink, else j - max(0, i - (window-1)).
 
     Args:
         k_pos, q_pos: text positions, broadcast against each other; the key must be visible to the query.

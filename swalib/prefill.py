@@ -13,8 +13,9 @@ from swalib.cache import SinkCache
 def prefill(
     student: PreTrainedModel, input_ids: Tensor, cache: SinkCache | None = None, chunk_tokens: int = 1024
 ) -> tuple[Tensor, SinkCache]:
-    """Run a text through a student chunk by chunk: the same result as one forward, time linear in its length, and no
-    more memory for a long text than for a short one. `student.generate(..., prefill_chunk_size=1024)` does the same.
+    """Run a text through a student chunk by chunk: the same result as one forward, time linear in its length,
+    and no more memory for a long text than for a short one. `student.generate(..., prefill_chunk_size=1024)`
+    does the same.
 
     Args:
         input_ids: integers [b, t], without padding.

@@ -1,4 +1,4 @@
-"""What a model's attention may look at, as frozen values: `Full()`, `SWA(window, sinks)`, or one of these per layer."""
+"""What attention may look at, as frozen values: `Full()`, `SWA(window, sinks)`, or one of these per layer."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Full:
 class SWA:
     """Sliding-window attention with sinks, arXiv 2608.28444 eq. 2.
 
-    Query i sees key j iff `j <= i and (j < sinks or i - j < window - sinks)`: the row's first `sinks` tokens and the
-    latest `window - sinks`, its own included; never more than `window` keys.
+    Query i sees key j iff `j <= i and (j < sinks or i - j < window - sinks)`: the row's first `sinks` tokens
+    and the latest `window - sinks`, its own included; never more than `window` keys.
 
     Args:
         window: keys a query attends to, sinks and itself included; >= 1, tokens.
         sinks: leading tokens that are never evicted; 0 <= sinks < window, tokens.
-        positions: "text" keeps every key at its place in the text (a pure mask). "cache" numbers the visible keys by
-            their place in the cache, as StreamingLLM does: query i stands at min(i, window - 1), sink j at j, the
-            recents in order before the query. The two differ from the first eviction on.
+        positions: "text" keeps every key at its place in the text (a pure mask). "cache" numbers the visible
+            keys by their place in the cache, as StreamingLLM does: query i stands at min(i, window - 1), sink
+            j at j, the recents in order before the query. The two differ from the first eviction on.
 
     Raises:
         TypeError: window or sinks is not an integer.

@@ -1,4 +1,4 @@
-"""One forward pass as attention sees it: which tokens are queries, which columns are keys, and where each stands."""
+"""One forward as attention sees it: which tokens are queries, which columns are keys, where each stands."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def left_padding(attention_mask: Tensor) -> Tensor:
     """
     if attention_mask.ndim != 2:
         raise ValueError(
-            f"a student takes a padding mask [batch, tokens]; got one of shape {tuple(attention_mask.shape)}, "
-            "and a mask of queries × keys would contradict its own"
+            f"a student takes a padding mask [batch, tokens]; one of shape {tuple(attention_mask.shape)} "
+            "was given, and a mask of queries × keys would contradict its own"
         )
     tokens = attention_mask.cpu().bool()
     if not bool(tokens.any(1).all()):
@@ -36,7 +36,7 @@ def left_padding(attention_mask: Tensor) -> Tensor:
 
 @dataclass
 class Step:
-    """A forward over `length` tokens after `start` earlier ones; what transformers hands each layer as its mask.
+    """A forward over `length` tokens after `start` earlier ones; each layer gets it in place of a mask.
 
     Args:
         start, length: tokens, pads included.
@@ -52,7 +52,7 @@ class Step:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """What code that inspects a mask's shape is told: (start + length, length). No mask is ever formed."""
+        """What code that inspects a mask's shape is told: (start + length, length). No mask is formed."""
         return self.start + self.length, self.length
 
     @property
@@ -62,10 +62,11 @@ class Step:
         return position if self.padding is None else position - self.padding[:, None]
 
     def k_pos(self, spec: SWA | Full, columns: int) -> Tensor:
-        """Text positions of the key columns a layer under `spec` hands to attention, [n] or [b, n]; -1 for none.
+        """Text positions of the key columns that a layer under `spec` attends to, [n] or [b, n]; -1 for none.
 
         Raises:
-            RuntimeError: that many columns can't be the keys of this forward (a cache of another kind or spec).
+            RuntimeError: that many columns can't be the keys of this forward (a cache of another kind or
+                spec).
         """
         total = self.start + self.length
         if columns == total:

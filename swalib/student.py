@@ -21,7 +21,7 @@ from swalib.step import Step, left_padding
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """What a student's attention module carries: its spec, and its rotation where q and k arrive unrotated."""
+    """What a student's attention module carries: its spec, and its rotation if q, k arrive unrotated."""
 
     spec: SWA | Full
     rope: Rope | None
@@ -29,7 +29,7 @@ class LayerAttention:
 
 @dataclass(frozen=True)
 class Student:
-    """What a student's decoder carries: the spec it was made with, that of each layer, and whether RoPE is ours."""
+    """What a student's decoder carries: its spec, that of each layer, and whether q, k come unrotated."""
 
     spec: Spec
     layers: tuple[SWA | Full, ...]
@@ -40,7 +40,7 @@ _FORWARD_NAMES = ("input_ids", "attention_mask", "position_ids", "cache", "input
 
 
 def before_forward(decoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Give the decoder a sink cache if it wants one, and refuse what would silently be another function than SWA."""
+    """Give the decoder a sink cache if it wants one; refuse what would silently be another function."""
     kwargs = dict(zip(_FORWARD_NAMES, args, strict=False)) | kwargs
     if "past_key_values" in kwargs:  # the name used before transformers 5.24
         kwargs["cache"] = kwargs.pop("past_key_values")
@@ -64,8 +64,8 @@ def before_forward(decoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
 def _check_cache(cache, swa: Student) -> None:
     if not isinstance(cache, SinkCache):
         raise TypeError(
-            f"a student under {swa.spec} was given a {type(cache).__name__}, which keeps or evicts other keys than SWA "
-            "shows: leave the cache out, or pass SinkCache(layer_specs(student, spec))"
+            f"a student under {swa.spec} was given a {type(cache).__name__}, which keeps or evicts other "
+            "keys than SWA shows: leave the cache out, or pass SinkCache(layer_specs(student, spec))"
         )
     if cache.specs != swa.layers:
         raise ValueError(f"this SinkCache was made for other specs than this student's {swa.spec}")
@@ -102,9 +102,7 @@ def _note_padding(attention_mask: Tensor | None, cache: SinkCache | None, total:
         raise ValueError("the left padding of a row changed since this cache was begun")
 
 
-def prepare_cache_for_generation(
-    student, generation_config, model_kwargs, generation_mode, *_, **__
-) -> None:
+def prepare_cache_for_generation(student, generation_config, model_kwargs, generation_mode, *_, **__) -> None:
     """What `generate` calls to make a cache, on this student alone."""
     if generation_mode == GenerationMode.ASSISTED_GENERATION or generation_config.is_assistant:
         raise ValueError(
@@ -112,14 +110,15 @@ def prepare_cache_for_generation(
         )
     if generation_config.cache_implementation is not None:
         raise ValueError(
-            f"cache_implementation={generation_config.cache_implementation!r} would replace the sink cache: leave it out"
+            f"cache_implementation={generation_config.cache_implementation!r} would replace the sink cache: "
+            "leave it out"
         )
     if model_kwargs.get("cache") is None and generation_config.use_cache:
         model_kwargs["cache"] = SinkCache(student.base_model._swa.layers)
 
 
 def _step(q_length, q_offset=0, attention_mask=None, **_) -> Step:
-    """What stands in for a mask (registered with transformers): the positions from which each layer makes its own."""
+    """What stands in for a mask: the positions from which each layer makes its own."""
     padded = attention_mask is not None and not bool(attention_mask.all())
     tokens = attention_mask.cpu().bool() if padded else None
     return Step(int(q_offset), q_length, left_padding(tokens) if padded else None, tokens)
@@ -131,7 +130,8 @@ _REFUSED = ("softcap", "s_aux", "position_bias", "head_mask")
 def _attention(impl: str, module, q, k, v, step, dropout, scaling, kwargs) -> tuple[Tensor, Tensor | None]:
     if not isinstance(step, Step) or not hasattr(module, "_swa"):
         raise RuntimeError(
-            "this attention runs only in a student made by swalib, without a mask of queries × keys: use applied()"
+            "this attention runs only in a student made by swalib, without a mask of queries × keys: "
+            "use applied()"
         )
     for name in _REFUSED:
         if kwargs.get(name) is not None:

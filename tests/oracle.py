@@ -1,7 +1,7 @@
 """An independent oracle of the core: nothing here imports its masks, cache, positions or attention.
 
 Two constructions that share no idea with the library or with each other:
-`literal` reads a model's weights and runs it token by token, evicting the oldest key beyond the sinks from a Python list;
+`literal` reads a model's weights and runs it token by token, evicting keys from a list;
 `eager` runs the unmodified transformers model under an additive mask filled in by a double loop.
 """
 
@@ -33,7 +33,7 @@ MODELS = {
 
 
 class Layer(NamedTuple):
-    """One layer's keys: at most `window` in all, `sinks` of them leading ones; window None for full attention."""
+    """One layer's keys: at most `window` in all, `sinks` of them leading; window None for full attention."""
 
     window: int | None
     sinks: int = 0
@@ -58,7 +58,7 @@ def double_loop(length: int, window: int | None, sinks: int = 0) -> Tensor:
 
 
 def layers(teacher: PreTrainedModel, spec: Spec) -> list[Layer]:
-    """What each layer must see under `spec`, by the rules in words: local layers beside global ones keep their own."""
+    """What each layer must see under `spec`: local layers beside global ones keep their own window."""
     config = teacher.config
     native = [config.sliding_window if config.model_type == "mistral" else None] * config.num_hidden_layers
     if config.model_type == "gemma3_text":
@@ -72,7 +72,7 @@ def layers(teacher: PreTrainedModel, spec: Spec) -> list[Layer]:
     ]
 
 
-# ------------------------------------------------------------------------------- token by token, from the weights
+# ------------------------------------------------------------------------- token by token, from the weights
 
 
 def _norm(x: Tensor, weight: Tensor, eps: float, plus_one: bool) -> Tensor:
@@ -156,7 +156,7 @@ def literal(teacher: PreTrainedModel, rows: Tensor, spec: Spec, dtype: torch.dty
     return x @ weights["lm_head.weight"].T
 
 
-# ------------------------------------------------------------------- the unmodified model under a mask of our own
+# ------------------------------------------------------------- the unmodified model under a mask of our own
 
 
 @contextmanager
@@ -182,7 +182,7 @@ def eager(teacher: PreTrainedModel, rows: Tensor, spec: Spec) -> Tensor:
         return plain(rows, use_cache=False).logits
 
 
-# ------------------------------------------------------------------------------------------------------- how near
+# ------------------------------------------------------------------------------------------------- how near
 
 
 class Truth(NamedTuple):
@@ -211,7 +211,7 @@ def error(got: Tensor, exact: Tensor) -> float:
 def in_chunks(
     student: PreTrainedModel, tokens: Tensor, sizes: Sequence[int], cache=None, mask=None
 ) -> Tensor:
-    """Logits of `tokens` [b, t] given to a student in pieces of these sizes (the last one repeats) on one cache."""
+    """Logits of `tokens` [b, t] given to a student in pieces of these sizes, of which the last repeats."""
     pieces, start, sizes = [], 0, list(sizes)
     while start < tokens.shape[1]:
         size = sizes.pop(0) if len(sizes) > 1 else sizes[0]

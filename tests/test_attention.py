@@ -1,4 +1,4 @@
-"""`attend` against loops over single queries in fp64: every impl, odd sizes, grouped heads, any order of keys, gradients."""
+"""`attend` against loops over single queries in fp64: odd sizes, grouped heads, any order, gradients."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def tensors(t_q, t_k, dtype=torch.float64, h_kv=H_KV, seed=0):
 
 
 def by_hand(q, k, v, seen, scale=D**-0.5):
-    """One query at a time over the list of its keys; seen bool [b, t_q, t_k]; a query that sees nothing gives zeros."""
+    """One query at a time over its own keys, seen [b, t_q, t_k]; one that sees nothing gives zeros."""
     o = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype)
     group = q.shape[1] // k.shape[1]
     for b, h, i in torch.cartesian_prod(*map(torch.arange, q.shape[:3])).tolist():
@@ -39,11 +39,11 @@ def near(got, expected, eps=1e-13):
     torch.testing.assert_close(got, expected, rtol=0, atol=eps)
 
 
-# Lengths around the window, around the tile of 64 queries, and prime; each pair of values meets at least once.
+# Lengths around the window, around the tile of 64 queries, and prime; pairwise.
 CASES = [
-    (1, SWA(1, 0)), (2, SWA(1, 0)), (3, SWA(7, 2)), (6, SWA(7, 0)), (7, SWA(7, 2)), (8, SWA(7, 6)), (23, SWA(7, 2)),
-    (23, SWA(23, 5)), (63, SWA(11, 0)), (64, SWA(11, 10)), (65, SWA(11, 3)), (131, SWA(67, 3)), (131, SWA(5, 1)),
-    (67, Full()), (23, SWA(97, 96)),
+    (1, SWA(1, 0)), (2, SWA(1, 0)), (3, SWA(7, 2)), (6, SWA(7, 0)), (7, SWA(7, 2)), (8, SWA(7, 6)),
+    (23, SWA(7, 2)), (23, SWA(23, 5)), (23, SWA(97, 96)), (63, SWA(11, 0)), (64, SWA(11, 10)),
+    (65, SWA(11, 3)), (131, SWA(67, 3)), (131, SWA(5, 1)), (67, Full()),
 ]  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def test_work_grows_with_the_window_and_not_with_the_text(t):
         assert keys <= 96 + sdpa.tile_length(SWA(96, 4))
 
 
-# ------------------------------------------------------------------------------------------------------ bad input
+# ------------------------------------------------------------------------------------------------ bad input
 
 
 def test_an_unknown_impl_is_refused_and_nothing_else_tried():
@@ -198,7 +198,7 @@ def test_an_unknown_impl_is_refused_and_nothing_else_tried():
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_cache_positions_need_the_rotation(impl):
-    with pytest.raises(ValueError, match='positions="cache" turns keys anew.*pass unrotated q, k and rope='):
+    with pytest.raises(ValueError, match=r'positions="cache" turns keys anew.*pass unrotated q, k and rope='):
         attend(*tensors(3, 3), SWA(2, 1, "cache"), impl)
 
 

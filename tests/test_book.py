@@ -17,10 +17,16 @@ SHOW = """
 import sys
 print(sys.executable, window, rate, mode)
 """
+# Measures the value of `rate` for three windows; the data of window 9 can't be had.
 MEASURE = """
 from swalib.results import Measured, Value, load_or_run
 from swalib.wheels import DataUnavailable
-def compute(): raise DataUnavailable("no wheel today") if window == 9 else None
+def compute(w):
+    if w == 9 and mode == "reproduce":
+        raise DataUnavailable("no wheel today")
+    return Measured([Value("x", w * rate, "nats"), Value("t", rate, "ms")])
+for w in (7, 8, 9):
+    load_or_run({"experiment": "toy", "version": 1, "window": w}, lambda: compute(w), mode)
 """
 
 
@@ -134,7 +140,7 @@ def test_a_missing_result_names_the_exact_command(folder: Path, results_folder: 
         run_notebook("01_toy", "cpu", {"texts": ["a", "b"]}, folder=folder)
     assert caught.value.error == "MissingResult"
     command = """swa run 01_toy --preset cpu -p texts '["a", "b"]' -p mode run"""
-    assert f"01_toy, cell 3: MissingResult: toy.csv has no row for" in str(caught.value)
+    assert "01_toy, cell 3: MissingResult: toy.csv has no row for" in str(caught.value)
     assert f"measure it with: {command} (it ran up to " in str(caught.value)
     assert not results_folder.exists()
 
@@ -208,9 +214,9 @@ def test_owner(folder: Path):
 def test_check_names_the_page_and_the_address(tmp_path: Path, body: str, says: str):
     page = tmp_path / "page.html"
     (tmp_path / "there.png").touch()
-    fine = """<link rel="canonical" href="https://a.example/"><a href="https://a.example/x.js">out</a><a href="#top">x</a>
+    fine = """<link rel="canonical" href="https://a.example/"><a href="https://a.example/x.js">out</a>
     <script type="application/json">{"a": "https://a.example/z.js"}</script><img src="there.png?digest=1">
-    <img src="data:image/png;base64,AA=="><a href="page.html?x=1#y">self</a><a href="mailto:x@y">m</a>"""
+    <img src="data:image/png;base64,AA=="><a href="page.html?x=1#y">self</a><a href="#top">x</a><a href="mailto:x@y">m</a>"""
     page.write_text(fine)
     check(tmp_path)
     page.write_text(fine + body)
@@ -275,9 +281,8 @@ def test_a_book_is_built_and_opens_without_network(folder: Path, results_folder:
     for asset in ("mathjax.js", "plotly.min.js", "toy.css"):
         assert (html / "_static" / asset).is_file()
     status = (html / "book" / "status.html").read_text()
-    assert "transformers" in status
-    assert "01_toy" in status
-    assert "toy" in status
+    assert all(word in status for word in ("transformers", "01_toy", results.hardware()))
+    assert "unpkg" not in (html / "book" / "intro.html").read_text()
     assert book.status(root)["seconds"].keys() == {"01_toy"}
     assert [row["experiment"] for row in book.experiments()] == ["toy"]
 
@@ -289,3 +294,79 @@ def test_a_build_stops_at_the_first_fault_with_a_sentence(folder: Path, results_
     save(folder, "01_toy", notebook("for i in x:\n    pass"))
     with pytest.raises(BookError, match="01_toy: code cell 2 holds `for i in x:`"):
         book.build(root=root)
+
+
+def test_reproduce_judges_every_fresh_row_and_names_what_it_skips(
+    folder: Path, tmp_path: Path, monkeypatch, capfd
+):
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setenv("SWALIB_RESULTS", str(tmp_path / "results"))
+    save(
+        folder,
+        "01_toy",
+        notebook(
+            MEASURE.replace(
+                "from swalib.results",
+                f"""
+from pathlib import Path
+from swalib import results
+results.ROOT = Path({str(tmp_path)!r})
+from swalib.results""",
+            )
+        ),
+    )
+    run_notebook("01_toy", "cpu", {"mode": "run"}, folder=folder)
+    capfd.readouterr()
+
+    same = reproduce(root=tmp_path)
+    assert (same.judged, len(same.differing)) == (2, 0)
+    assert len(same.skipped) == 1
+    assert '"window":9' in same.skipped[0]
+    assert same.skipped[0].endswith(": no wheel today")
+    assert capfd.readouterr().err.startswith("estimated 0")
+    assert len(results.read("toy", tmp_path / "_build" / "reproduced")) == 4
+    assert len(results.read("toy", tmp_path / "results")) == 6
+
+    preset(folder, "cpu", {"mode": "stored", "rate": 0.6})
+    other = reproduce(root=tmp_path)
+    assert other.differing["window"].tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "99_none"], "swa: no notebook is called '99_none': choose from "),
+        (
+            ["run", "01_sinks", "--preset", "huge"],
+            "swa: no preset is called 'huge': choose from cpu, gpu, paper, smoke.",
+        ),
+        (["run", "01_sinks", "-p", "mode"], "swa: parameters are given as `-p NAME VALUE`, not '-p mode'."),
+        (
+            ["run", "01_sinks", "-q", "mode", "run"],
+            "swa: parameters are given as `-p NAME VALUE`, not '-q mode run'.",
+        ),
+        (["measure", "nothing_like_it"], "swa: no notebook measures 'nothing_like_it': choose from "),
+    ],
+)
+def test_the_command_line_answers_bad_input_with_one_sentence(words: list[str], says: str, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        app(words)
+    assert stopped.value.code == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(says)
+    assert err.count("\n") == 1
+
+
+def test_status_and_check_tell_what_is_there(results_folder: Path, capsys):
+    results.load_or_run(
+        {"experiment": "toy", "version": 1}, lambda: results.Measured([results.Value("x", 1, "")]), "run"
+    )
+    for command, says in (
+        ("status", "toy: 1 runs, 1 rows, last measured 20"),
+        ("check", "notebooks are fit to be read"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            app([command])
+        assert stopped.value.code == 0
+        assert says in capsys.readouterr().out

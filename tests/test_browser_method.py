@@ -43,7 +43,7 @@ def set_spec(book: Opened, id: str, w: int, s: int) -> None:
 
 
 def says(book: Opened, id: str) -> str:
-    return book.page.inner_text(f"#{id} .swa-says")
+    return book.page.inner_text(f"#{id} .swa-says").replace("\u00a0", " ")
 
 
 def hover(book: Opened, id: str, row: int, column: int) -> str:
@@ -205,7 +205,7 @@ def test_counts_for_w_4_and_s_1(book: Opened) -> None:
 # ------------------------------------------------------------------------------------------------ cache slots
 
 
-@pytest.mark.parametrize(("w", "s"), [(4, 0), (4, 1), (4, 3), (6, 2), (12, 3)])
+@pytest.mark.parametrize(("w", "s"), [(4, 0), (4, 3), (6, 2), (12, 1)])
 def test_slots_hold_what_the_query_sees(book: Opened, w: int, s: int) -> None:
     book.slide("cache-slots", "slot_window", w)
     book.slide("cache-slots", "slot_sinks", s)
@@ -275,8 +275,15 @@ def kv_bytes(name: str, length: int, window: int | None, size: int, batch: int) 
     return total
 
 
-@pytest.mark.parametrize("name", method.KV_MODELS)
-@pytest.mark.parametrize(("dtype", "batch", "w"), [("fp32", 1, 64), ("bf16", 8, 4096), ("fp8", 64, 16)])
+@pytest.mark.parametrize(
+    ("name", "dtype", "batch", "w"),
+    [
+        ("SmolLM2-135M", "fp32", 1, 64),
+        ("Gemma3-270M", "bf16", 8, 16),
+        ("Gemma3-270M", "bf16", 1, 4096),
+        ("Llama-3.1-70B", "fp8", 64, 512),
+    ],
+)
 def test_bytes_are_the_formula(book: Opened, name: str, dtype: str, batch: int, w: int) -> None:
     for control, value in {"model": name, "dtype": dtype, "batch": str(batch)}.items():
         book.page.select_option(f"#kv-calculator-{control}", label=value)

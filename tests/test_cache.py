@@ -1,4 +1,4 @@
-"""The slots hold what a simulated eviction leaves, and say so; memory is allocated once; rows can be reordered."""
+"""The slots hold what a simulated eviction leaves, and say so; memory is allocated once; rows can move."""
 
 import oracle
 import pytest
@@ -36,7 +36,7 @@ def kept(seen, spec):
     return cached
 
 
-# --------------------------------------------------------------------------------------------- which token is where
+# ------------------------------------------------------------------------------------- which token is where
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
@@ -78,7 +78,7 @@ def test_after_any_chunks_the_slots_hold_the_sinks_and_the_latest(spec, sizes):
 @pytest.mark.parametrize("sizes", [[5, 1], [5, 3, 1, 1, 4], [6, 1, 1, 1, 2, 9], [17, 1, 3]], ids=str)
 @pytest.mark.parametrize("spec", [SWA(8, 2), SWA(7, 0), SWA(5, 4)], ids=str)
 def test_every_key_handed_to_attention_stands_where_the_step_says(spec, sizes, pads, grad):
-    """The contract between cache and step: a column said to hold position p does, and no visible one is missing."""
+    """Between cache and step: a column said to hold position p does, and no visible one is missing."""
     layer, start = SinkLayer(spec), 0
     padding = torch.tensor(pads) if any(pads) else None
     for size in sizes:
@@ -106,7 +106,7 @@ def test_the_sizes_announced_are_the_sizes_given():
         assert announced == (layer.update(*named(range(size)))[0].shape[-2], 0)
 
 
-# --------------------------------------------------------------------------------------------------------- memory
+# --------------------------------------------------------------------------------------------------- memory
 
 
 def test_memory_is_allocated_once_and_never_moves():
@@ -161,7 +161,7 @@ def test_memory_kept_through_a_reset():
     assert cache.layers[0].keys.data_ptr() == before
 
 
-# ----------------------------------------------------------------------------------------------------------- rows
+# ----------------------------------------------------------------------------------------------------- rows
 
 
 def filled(pads):
@@ -210,7 +210,7 @@ def test_a_cache_that_evicts_refuses_to_roll_back(specs):
     assert cache.get_seq_length() == 9
 
 
-# ------------------------------------------------------------------------------------------ in a model: poison, steps
+# -------------------------------------------------------------------------------- in a model: poison, steps
 
 
 @pytest.mark.parametrize(

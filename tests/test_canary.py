@@ -46,7 +46,7 @@ def test_a_right_student_passes_and_is_left_as_it_was(name, spec, impl, dtype):
     assert torch.equal(student(oracle.ids(1, 23)).logits, before)
 
 
-# --------------------------------------------------------------------------------------- another spec than claimed
+# -------------------------------------------------------------------------------- another spec than claimed
 
 OFF_BY_ONE = [SWA(12, 3), SWA(10, 3), SWA(11, 2), SWA(11, 4), SWA(12, 4), SWA(10, 2)]
 
@@ -147,7 +147,7 @@ def test_a_claim_that_is_no_spec_is_refused(claimed, error, message):
         assert_applied(student, claimed)
 
 
-# --------------------------------------------------------------------------------- the library itself made wrong
+# ---------------------------------------------------------------------------- the library itself made wrong
 
 
 def broken(spec=A, impl="sdpa"):
@@ -172,7 +172,10 @@ def test_a_students_attention_put_back_to_transformers_own():
 
 def test_sinks_ignored(monkeypatch):
     """Case 9."""
-    band = lambda q_pos, k_pos, spec: (k_pos >= 0) & (k_pos <= q_pos) & (q_pos - k_pos < spec.recents)  # noqa: E731
+
+    def band(q_pos, k_pos, spec):
+        return (k_pos >= 0) & (k_pos <= q_pos) & (q_pos - k_pos < spec.recents)
+
     monkeypatch.setattr("swalib.masks.visible", band)
     assert "key 2 should be visible" in broken()
 

@@ -1,4 +1,4 @@
-"""Rotation against complex numbers, in-cache positions against a simulated cache and against StreamingLLM's own output."""
+"""Rotation against complex numbers; in-cache positions against a simulation and StreamingLLM's own output."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def llama_rope(head_dim=10, **rope):
     return LlamaRotaryEmbedding(config)
 
 
-# ---------------------------------------------------------------------------------------------------- rotation
+# ------------------------------------------------------------------------------------------------- rotation
 
 
 def test_rotate_is_multiplication_by_a_complex_number():
@@ -95,7 +95,7 @@ def test_a_rotation_keeps_the_dtype_it_was_given():
     assert torch.equal(turned[:, :, 0], x[:, :, 0])
 
 
-# -------------------------------------------------------------------------------------------- in-cache positions
+# --------------------------------------------------------------------------------------- in-cache positions
 
 
 @pytest.mark.parametrize("spec", [SWA(5, 2), SWA(7, 0), SWA(7, 6), SWA(1, 0), SWA(2, 1)], ids=str)
@@ -120,7 +120,7 @@ def test_by_hand_window_5_sinks_2():
 @pytest.mark.parametrize("rope_type", ["default", "dynamic"])
 @pytest.mark.parametrize("impl", ["sdpa", "reference"])
 def test_a_query_a_million_tokens_on_stands_where_an_early_one_stood(impl, rope_type):
-    """No large angle may enter, neither as a rounding error nor by a rope that stretches with the position asked for."""
+    """No large angle may enter: not as rounding, not through a rope that stretches with it."""
     spec, t = SWA(7, 2, "cache"), 11
     q, k = noise(1, 2, t, 10), noise(1, 2, 2 + 4 + t, 10, seed=1)
 
@@ -132,7 +132,7 @@ def test_a_query_a_million_tokens_on_stands_where_an_early_one_stood(impl, rope_
     torch.testing.assert_close(from_position(1_000_003), from_position(13), rtol=0, atol=1e-6)
 
 
-# ------------------------------------------------------------------------------------- StreamingLLM's own output
+# -------------------------------------------------------------------------------- StreamingLLM's own output
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def test_unknown_positions_are_refused(positions):
 
 def test_per_layer_takes_any_sequence_of_plain_specs_and_nothing_else():
     assert PerLayer([Full(), SWA(5, 2)]) == PerLayer((Full(), SWA(5, 2)))
-    with pytest.raises(ValueError, match="one Full.. or SWA.* for each decoder layer, got none"):
+    with pytest.raises(ValueError, match=r"one Full\(\) or SWA.* for each decoder layer, got none"):
         PerLayer(())
     for wrong in (None, 64, SWA, PerLayer((Full(),))):
         with pytest.raises(TypeError, match=r"PerLayer takes Full\(\) and SWA\(window, sinks\), got"):

@@ -41,7 +41,9 @@
     .swa-slot div { display: flex; justify-content: space-between; font-variant-numeric: tabular-nums; }
     .swa-slot .differs { color: var(--ink); font-weight: 600; }`;
 
-  const pair = (left, right, mark) => make("div", { class: mark || "" }, make("span", {}, left), make("span", {}, right));
+  function pair(left, right, mark) {
+    return make("div", { class: mark || "" }, make("span", {}, left), make("span", {}, right));
+  }
 
   // A card: slot and kind, the word, then where its key stands and how far behind the query, in the text and in the
   // cache.
@@ -123,7 +125,7 @@
   // Three significant digits, decimal units.
   function size(bytes) {
     const [unit, name] = UNITS.find(([one]) => bytes >= one * 0.9995) || UNITS[UNITS.length - 1];
-    return `${digits(bytes / unit)} ${name}`;
+    return `${digits(bytes / unit)}\u00a0${name}`;
   }
 
   const tokens = (n) => (n < 1024 ? `${n}` : n < 2 ** 20 ? `${n / 1024}K` : `${n / 2 ** 20}M`);
@@ -170,7 +172,8 @@
     const names = [model.layers.length > 1 ? "as trained, a hybrid" : "full attention", `SWA, w = ${whole(w)}`];
     const less = full(length) === swa(length) ? "the same" : `${digits(full(length) / swa(length))} times less`;
     const told = (method, take) => SWA.inColour(theme, method, size(take(length)));
-    SWA.say(el, `At ${whole(length)} tokens: `, told("full", full), " against ", told("sinks", swa), `, ${less} (computed).`);
+    const sizes = [told("full", full), " against ", told("sinks", swa)];
+    SWA.say(el, `At ${whole(length)} tokens: `, ...sizes, `, ${less} (computed).`);
     const curves = [
       curve(data, theme, "full", names[0], length, full), curve(data, theme, "sinks", names[1], length, swa),
     ];

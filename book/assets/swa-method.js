@@ -49,7 +49,7 @@
       { name: "StreamingLLM, attention_sinks", setting: `start=${s}, recent=${w - s}`, sinks: s, sure: w - s + 1,
         maybe: 0, note: "Evicts after the forward pass: start + recent are cached,<br>the query's own comes on top." },
       { name: "StreamingLLM chat", setting: `start=${s}, recent=${w - s}`, sinks: s, sure: 1, maybe: w - s - 1,
-        upTo: true, note: "Evicts before a call, making room for all its tokens:<br>the fewer, the more older ones remain." },
+        upTo: true, note: "Evicts before a call, making room for all its tokens:<br>fewer new, more old ones." },
       { name: "SWAA, several reimplementations", setting: `window=${w}, sinks=${s}`, sinks: s, sure: w, maybe: 0,
         note: "The window stands beside the sinks." },
       { name: "HF sliding_window, fla", setting: `sliding_window=${w}`, sinks: 0, sure: w, maybe: 0,
@@ -210,11 +210,12 @@
       ...leading.map((j) => (j < row.sinks ? "sink" : "outside")), null, ...backs.map((back) => near(row, back)),
     ]);
     const places = [...leading.map((j) => `key ${j}`), "", ...backs.map((b) => (b ? `${b} back` : "its own key"))];
-    const text = (row, word, place) => `<b>${row.name}</b><br>${row.setting}: ${row.keys} keys a query<br>${row.note}<br>` +
-      `${place}: ${STATES[word]}`;
-    return { grid, backs, leading, trace: cells(theme, ["outside", "maybe", "recent", "sink"], grid, {
-      text: grid.map((words, y) => words.map((word, x) => text(rows[y], word, places[x]))), ygap: pitch - 16, name: "keys",
-    }) };
+    const lines = ({ name, setting, keys, note }, word, place) => [
+      `<b>${name}</b>`, `${setting}: ${keys} keys a query`, note, `${place}: ${STATES[word]}`,
+    ];
+    const text = grid.map((words, y) => words.map((word, x) => lines(rows[y], word, places[x]).join("<br>")));
+    const own = { text, ygap: pitch - 16, name: "keys" };
+    return { grid, backs, leading, trace: cells(theme, ["outside", "maybe", "recent", "sink"], grid, own) };
   }
 
   function conventionsLabels(rows, narrow) {
@@ -236,7 +237,8 @@
   }
 
   function drawConventions(el, data, state, theme) {
-    const { window: w, sinks: s } = state, rows = conventions(w, s), narrow = SWA.isNarrow(el), pitch = narrow ? 62 : 46;
+    const { window: w, sinks: s } = state, rows = conventions(w, s);
+    const narrow = SWA.isNarrow(el), pitch = narrow ? 62 : 46;
     const { grid, backs, leading, trace } = conventionsCells(data, rows, theme, pitch), last = grid[0].length - 1;
     const ticks = backs.filter((back) => back % (narrow ? 8 : 4) === 0), same = rows.filter((row) => row.same).length;
     const zone = (x, text) => ({ showarrow: false, x, yref: "paper", y: 0, yanchor: "top", yshift: -22, text });
@@ -251,7 +253,8 @@
         tickvals: [0, ...ticks.map((back) => last - back)], ticktext: ["0", ...ticks.map(String)] },
       yaxis: { range: [rows.length - 0.6, -0.9], visible: false, fixedrange: true },
       annotations: [
-        ...conventionsLabels(rows, narrow), zone((leading.length - 1) / 2, narrow ? "first keys" : "first keys of the text"),
+        ...conventionsLabels(rows, narrow),
+        zone((leading.length - 1) / 2, narrow ? "first keys" : "first keys of the text"),
         zone(last - backs.length / 2, "keys back from the query"),
       ],
     }));

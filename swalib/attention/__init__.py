@@ -38,11 +38,11 @@ def attend(
     """Softmax attention in which each query sees exactly the keys `spec` shows it.
 
     Args:
-        q: [b, h, t_q, d]; k: [b, h_kv, t_k, d]; v: [b, h_kv, t_k, d_v]; h a multiple of h_kv (grouped queries).
-        impl: "reference" (the specification: every score, eagerly) or "sdpa" (only the visible tiles, through torch's
-            scaled_dot_product_attention). Honoured or refused, never replaced.
-        q_pos, k_pos: text positions, integers on the CPU, [t] or [b, t], in any order; a negative one holds no token.
-            Default: the keys are tokens 0 .. t_k-1 and the queries the last t_q of them.
+        q: [b, h, t_q, d]; k: [b, h_kv, t_k, d]; v: [b, h_kv, t_k, d_v]; h a multiple of h_kv.
+        impl: "reference" (the specification: every score, eagerly) or "sdpa" (only the visible tiles, through
+            torch's scaled_dot_product_attention). Honoured or refused, never replaced.
+        q_pos, k_pos: text positions, integers on the CPU, [t] or [b, t], in any order; a negative one holds
+            no token. Default: the keys are tokens 0 .. t_k-1 and the queries the last t_q of them.
         scale: factor on q·k, default 1/sqrt(d).
         rope: given when q and k come unrotated: `rope(x, positions)` turns them. Needed by positions="cache".
 
@@ -55,8 +55,8 @@ def attend(
     check_impl(impl)
     if q.shape[1] % k.shape[1] or k.shape[:3] != v.shape[:3] or q.shape[-1] != k.shape[-1]:
         raise ValueError(
-            f"attend takes q [b, h, t_q, d], k [b, h_kv, t_k, d], v [b, h_kv, t_k, d_v] with h a multiple of h_kv; "
-            f"got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+            "attend takes q [b, h, t_q, d], k [b, h_kv, t_k, d], v [b, h_kv, t_k, d_v] with h a multiple of "
+            f"h_kv; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
     if isinstance(spec, SWA) and spec.positions == "cache" and rope is None:
         raise ValueError('positions="cache" turns keys anew at every step: pass unrotated q, k and rope=')

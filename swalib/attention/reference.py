@@ -1,4 +1,4 @@
-"""The specification of attention under a spec: every score formed, in plain torch, to be read and to be compared with."""
+"""The specification of attention: every score formed, in plain torch, to be read and compared with."""
 
 from __future__ import annotations
 

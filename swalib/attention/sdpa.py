@@ -1,7 +1,7 @@
-"""Only the visible tiles, through torch's scaled_dot_product_attention: time and memory linear in the number of queries.
+"""Only the visible tiles, through torch's scaled_dot_product_attention: time linear in the number of queries.
 
-Queries are cut into tiles; each tile meets only the keys that some query of it sees, wherever those lie. Keys carry
-their positions, so a ring-buffer cache, a chunk and a padded batch are all the same case.
+Queries are cut into tiles; each tile meets only the keys that some query of it sees, wherever those lie. Keys
+carry their positions, so a ring-buffer cache, a chunk and a padded batch are all the same case.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from swalib.spec import SWA, Full
 class Tile(NamedTuple):
     """Some consecutive queries and the keys that any of them sees.
 
-    queries: slice of the query axis; keys: slice of the key axis, or indices [n]; seen: bool [1 or b, t, n], or None
-    where every query sees every key; q_pos [1 or b, t] and k_pos [1 or b, n]: their text positions.
+    queries: slice of the query axis; keys: slice of the key axis, or indices [n]; seen: bool [1 or b, t, n],
+    or None where every query sees every key; q_pos [1 or b, t] and k_pos [1 or b, n]: their text positions.
     """
 
     queries: slice
@@ -32,12 +32,12 @@ class Tile(NamedTuple):
 
 
 def tile_length(spec: SWA | Full) -> int:
-    """Queries per tile: a share of the window, so that few of a tile's scores are masked, but enough to fill a matmul."""
+    """Queries per tile: a share of the window, so that few scores are masked, yet enough for a matmul."""
     return 256 if isinstance(spec, Full) else min(256, max(64, spec.window // 2))
 
 
 def plan(spec: SWA | Full, q_pos: Tensor, k_pos: Tensor) -> list[Tile]:
-    """The tiles of one attention call. They depend on positions alone, so one plan serves all layers of a forward."""
+    """The tiles of one call. They depend on positions alone, so one plan serves all layers of a forward."""
     q_pos, k_pos = (pos if pos.ndim == 2 else pos[None] for pos in (q_pos, k_pos))
     step = tile_length(spec)
     return [_tile(spec, slice(a, a + step), q_pos, k_pos) for a in range(0, q_pos.shape[1], step)]
@@ -97,7 +97,7 @@ def _take(x: Tensor, keys: slice | Tensor) -> Tensor:
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float, dropout: float) -> Tensor:
-    """Queries that share a kv head become further rows of one matrix, so keys are neither repeated nor copied."""
+    """Queries that share a kv head become rows of one matrix, so keys are neither repeated nor copied."""
     b, h, t, d = q.shape
     groups = h // k.shape[1]
     q = q.reshape(b, k.shape[1], groups * t, d)
@@ -111,14 +111,13 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float,
 
 
 def _in_cache(tile: Tile, q, k, v, spec: SWA, scale: float, rope: RopeFunction, dropout: float) -> Tensor:
-    """positions="cache": relative to a recent key the query stands where the text has it; relative to a sink, at slot
-    min(i, window-1). So two turned copies of the query, one softmax."""
+    """positions="cache": relative to a recent key the query stands where the text has it; relative to a sink,
+    at slot min(i, window-1). So two turned copies of the query, one softmax."""
     groups = q.shape[1] // k.shape[1]
     base = tile.q_pos.amin(1, keepdim=True)
     is_sink = (tile.k_pos < spec.sinks).to(q.device)[:, None, None, :]
-    keys = torch.where(is_sink.mT, rope(k, tile.k_pos), rope(k, tile.k_pos - base)).repeat_interleave(
-        groups, 1
-    )
+    keys = torch.where(is_sink.mT, rope(k, tile.k_pos), rope(k, tile.k_pos - base))
+    keys = keys.repeat_interleave(groups, dim=1)
     to_sinks = rope(q, query_position(tile.q_pos, spec)) @ keys.mT
     to_recents = rope(q, tile.q_pos - base) @ keys.mT
     scores = torch.where(is_sink, to_sinks, to_recents).float() * scale

@@ -1,4 +1,4 @@
-"""Where does attention go? The share that each head gives to the first tokens of a text, under full attention."""
+"""Where does attention go? Each head's share on the first tokens of a text, under full attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNTED = (1, 2, 4, 8, 16)  # how many first tokens are counted as sinks
 
 @torch.inference_mode()
 def mass_on_first(student: PreTrainedModel, ids: Tensor, first_query: int) -> np.ndarray:
-    """Attention weight on the first 1, 2, 4, 8 and 16 tokens, mean over rows and over queries from `first_query` on.
+    """Attention weight on the first 1, 2, 4, 8, 16 tokens, mean over rows and queries from `first_query` on.
 
     Args:
         student: made with impl="reference", which alone forms the weights.
@@ -89,8 +89,8 @@ def measure(mode: str, models: Sequence[str], texts: Sequence[str], context_toke
     """The mass on the first tokens by model, text, layer and head.
 
     Returns:
-        DataFrame with columns model, task, layer, head, sinks_counted, mass, uniform (what a query that attends evenly
-        would give), context_tokens, first_query.
+        DataFrame with columns model, task, layer, head, sinks_counted, mass, uniform (what a query that
+        attends evenly would give), context_tokens, first_query.
     """
     cells = [Cell(m, t, context_tokens, n) for m in models for t in texts]
     frames = []

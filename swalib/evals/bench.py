@@ -1,4 +1,4 @@
-"""The bench that measurements share: one model in memory at a time, and no student measured before its canary lived."""
+"""What measurements share: one model in memory at a time, and no student measured before its canary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def resident(name: str) -> Loaded:
 
 @contextmanager
 def proven(loaded: Loaded, spec: Spec, impl: str = "sdpa") -> Iterator[PreTrainedModel]:
-    """As `applied`, after `assert_applied` has passed: once per process for the same weights, spec and impl."""
+    """As `applied`, after `assert_applied` passed: once per process for the same weights, spec and impl."""
     with applied(loaded.model, spec, impl) as student:
         key = (loaded.weights, spec, impl)
         if key not in _proven:

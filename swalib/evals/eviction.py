@@ -1,7 +1,7 @@
-"""When is "sliding-window attention" full attention? Prompts read under full attention and evicted afterwards.
+"""When is "sliding-window attention" full attention? Prompts read densely and evicted afterwards.
 
-Evicting only after a dense prefill is a different model: the prompt's keys and values have already seen everything. An
-evaluation that scores a text in one dense pass and evicts later has measured full attention.
+Evicting only after a dense prefill is a different model: the prompt's keys and values have already seen
+everything. An evaluation that scores a text in one dense pass and evicts later has measured full attention.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def dense_prefill(teacher: PreTrainedModel, ids: Tensor, spec: SWA) -> SinkCache
 def continuation_losses(
     student: PreTrainedModel, cache: SinkCache, ids: Tensor, prompt_tokens: int
 ) -> Tensor:
-    """Losses in nats of the tokens after `prompt_tokens` + 1, read in one chunk on top of `cache`: [b, t - prompt - 1].
+    """Losses in nats of the tokens after `prompt_tokens` + 1, read in one chunk on top of `cache`.
 
-    A chunk equals token-by-token decoding, exactly, so this is what generation with teacher forcing would score.
+    A chunk equals token-by-token decoding, exactly, so this is what generation with teacher forcing would
+    score.
     """
     rest = ids[:, prompt_tokens:].to(student.device)
     logits = student(input_ids=rest[:, :-1], cache=cache).logits.float()
@@ -66,7 +67,7 @@ def continuation_losses(
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement: one way to read prompts of `prompt_tokens`, scored on the `scored_tokens` that follow."""
+    """One measurement: one way to read prompts of `prompt_tokens`, and the `scored_tokens` that follow."""
 
     model: str
     text: str
@@ -126,9 +127,9 @@ def measure(
     """What each way of reading the prompt costs the tokens after it.
 
     Returns:
-        (rows, curves). rows: model, task, variant, window, sinks, ppl, stderr, n. curves: model, task, variant,
-        window, sinks, position (tokens after the prompt, centre of a bin), loss (nats). Full attention's rows stand
-        once for every window.
+        (rows, curves). rows: model, task, variant, window, sinks, ppl, stderr, n. curves: model, task,
+        variant, window, sinks, position (tokens after the prompt, centre of a bin), loss (nats). Full
+        attention's rows stand once for every window.
     """
     sizes = {"prompt_tokens": prompt_tokens, "scored_tokens": scored_tokens, "n": n}
     cells = [

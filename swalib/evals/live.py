@@ -15,10 +15,10 @@ MAX_TOKENS = 2048
 
 
 def collapse(model: str, bin_tokens: int = 32) -> Callable[[str, int, int, str], pd.DataFrame]:
-    """A function (text, window, sinks, positions) -> curves of full attention, SWA(w, 0) and SWA(w, s) on that text.
+    """A function (text, window, sinks, positions) -> curves of full attention, SWA(w, 0) and SWA(w, s).
 
-    The model is loaded at the first call. Texts are cut to `MAX_TOKENS` tokens. The function raises ValueError for a
-    text of fewer than two bins of tokens or a spec that can't be.
+    The model is loaded at the first call. Texts are cut to `MAX_TOKENS` tokens. The function raises
+    ValueError for a text of fewer than two bins of tokens or a spec that can't be.
     """
 
     def compute(text: str, window: int, sinks: int, positions: str = "text") -> pd.DataFrame:

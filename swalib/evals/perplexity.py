@@ -31,7 +31,7 @@ _BLOCK = (
 
 @torch.inference_mode()
 def token_losses(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Loss of each token given those before it, in nats: fp32 [b, t-1] on the CPU, from one masked forward pass.
+    """Loss of each token given those before it, nats: fp32 [b, t-1] on the CPU, from one masked forward.
 
     Args:
         ids: token ids, integers [b, t].
@@ -83,7 +83,7 @@ def pieces(loaded: Loaded, text: str, context_tokens: int, count: int) -> Tensor
 
 
 def summarise(losses: np.ndarray, first: int = FIRST_SCORED) -> list[Value]:
-    """Mean loss (nats/token) and perplexity over positions >= `first` of losses [pieces, t-1], with standard errors.
+    """Mean loss (nats/token) and perplexity, with standard errors, of losses [pieces, t-1] from `first` on.
 
     Raises:
         ValueError: no position is left to score.
@@ -152,7 +152,7 @@ def spec_columns(spec: SWA | Full) -> dict[str, object]:
 
 
 class Grid(NamedTuple):
-    """rows: one per cell, its perplexity. curves: loss along the text, means over `bin_tokens` neighbouring tokens."""
+    """rows: one per cell, its perplexity. curves: loss along the text, means over bins of tokens."""
 
     rows: pd.DataFrame
     curves: pd.DataFrame
@@ -192,7 +192,8 @@ def grid(
 
     Returns:
         rows with columns model, task, method, window, sinks, positions, ppl, stderr, loss, n (scored tokens);
-        curves with model, task, method, window, sinks, positions, position (centre of the bin, tokens), loss (nats).
+        curves with model, task, method, window, sinks, positions, position (centre of the bin, tokens), loss
+        (nats).
     """
     specs: list[SWA | Full] = [Full()]
     specs += [SWA(w, s, where) for where in positions for w in windows for s in sinks if s < w]
@@ -222,7 +223,7 @@ _SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters;
 
 
 def curve(losses: np.ndarray, bin_tokens: int) -> pd.DataFrame:
-    """Mean loss over bins of neighbouring tokens and over pieces, of losses [pieces, t-1]: columns position, loss."""
+    """Mean over bins of neighbouring tokens and over pieces, of losses [pieces, t-1]: position, loss."""
     mean = losses.astype(np.float64).mean(0)
     bins = len(mean) // bin_tokens
     loss = mean[: bins * bin_tokens].reshape(bins, bin_tokens).mean(1)

@@ -117,9 +117,9 @@ def conventions() -> Figure:
             "four without sinks."
         ),
         caption=(
-            "The same w is w − s, w or w + 1 recent keys, or up to 2w, depending on who says it. Numbers "
-            "from two systems compare only after translation; swalib.masks does it, and tests count the "
-            "keys."
+            "The same w stands for w − s to w + 1 recent keys, or as many as 2w, depending on who says it. "
+            "Numbers from two systems compare only after translation; swalib.masks does it, and tests count "
+            "the keys."
         ),
     )
 
