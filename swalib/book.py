@@ -146,7 +146,7 @@ def _markdown(head: list[str], rows: object) -> str:
 
 
 def _drop_font_preloads(html: Path) -> None:
-    """The theme's <link rel="preload" crossorigin> for its icon fonts is an error on every page of a file:// site."""
+    """Undo the theme's preloading of icon fonts, which a browser refuses, loudly, on file:// pages."""
     for page in html.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         page.write_text(re.sub(r"<link rel=\"preload\" as=\"font\"[^>]*>\s*", "", text), encoding="utf-8")

@@ -70,15 +70,19 @@ class SinkLayer(CacheLayerMixin):
             left_padding: integers [b], leading pads of each row, or None for none.
 
         Returns:
-            One token: the live slots, the token's own among them (no copy). More, or a token under autograd,
-            whose gradient a write in place would lose: the slots as they were before, then the new tokens.
+            One token: the live slots, the token's own among them; no copy, except under autograd. More: the
+            slots as they were before, then the new tokens.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         t, live = key_states.shape[-2], self.live_slots
-        if t == 1 and not key_states.requires_grad:
+        if t == 1:
             self._write(key_states, value_states, left_padding)
-            return self.keys[:, :, : self.live_slots], self.values[:, :, : self.live_slots]
+            keys, values = self.keys[:, :, : self.live_slots], self.values[:, :, : self.live_slots]
+            if key_states.requires_grad:  # what was written in place carries no gradient
+                own = self._own_slot(left_padding)
+                keys, values = torch.where(own, key_states, keys), torch.where(own, value_states, values)
+            return keys, values
         if live:
             keys = torch.cat([self.keys[:, :, :live], key_states], dim=-2)
             values = torch.cat([self.values[:, :, :live], value_states], dim=-2)
@@ -108,6 +112,13 @@ class SinkLayer(CacheLayerMixin):
             column = column.to(self.keys.device)
             self.keys[row].index_copy_(2, slot, key_states[row][:, :, column])
             self.values[row].index_copy_(2, slot, value_states[row][:, :, column])
+
+    def _own_slot(self, left_padding: Tensor | None) -> Tensor:
+        """Where the newest token was written, bool [1 or b, 1, live slots, 1]."""
+        padding = torch.zeros(1, dtype=torch.long) if left_padding is None else left_padding
+        newest = self.seen_tokens - 1 - padding[:, None]
+        own = (torch.arange(self.live_slots) == slot_of(newest, self.spec)) & (newest >= 0)
+        return own[:, None, :, None].to(self.keys.device)
 
     @property
     def live_slots(self) -> int:
@@ -200,6 +211,13 @@ class SinkCache(Cache):
         return sum(layer.allocated_bytes for layer in self.layers if isinstance(layer, SinkLayer)) + sum(
             x.untyped_storage().nbytes() for x in growing if x is not None
         )
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refused, before any layer is touched, if a layer evicts."""
+        for layer in self.layers:
+            if isinstance(layer, SinkLayer):
+                layer.crop(tokens_to_remove)
+        super().crop(tokens_to_remove)
 
     def reset(self) -> None:
         """Forget every token and the padding, keep the memory."""

@@ -92,6 +92,8 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     student = copy.deepcopy(model, shared)
     decoder = student.base_model
+    for key in [key for key, hook in decoder._forward_pre_hooks.items() if isinstance(hook, _Witness)]:
+        del decoder._forward_pre_hooks[key]  # copied from a block that watches the model, not this student
     unrotated = any(isinstance(layer, SWA) and layer.positions == "cache" for layer in layers)
     if not hasattr(decoder, "_swa"):
         decoder.register_forward_pre_hook(before_forward, with_kwargs=True)
@@ -129,6 +131,15 @@ def _rope_layer_type(attention: nn.Module) -> tuple[str, ...]:
     return (attention.layer_type,) if attention.config.model_type == "gemma3_text" else ()
 
 
+class _Witness:
+    """A forward hook that only notes whether its module ever ran."""
+
+    called = False
+
+    def __call__(self, *_) -> None:
+        self.called = True
+
+
 @contextmanager
 def applied(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> Iterator[PreTrainedModel]:
     """`model` under `spec` for the length of a block: `with applied(model, SWA(64, 4)) as student: ...`.
@@ -142,17 +153,17 @@ def applied(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> Iterator[
         TypeError, ValueError: as `under`.
     """
     student = under(model, spec, impl)
-    ran: set[str] = set()
+    teacher_ran, student_ran = _Witness(), _Witness()
     hooks = [
-        one.base_model.register_forward_pre_hook(lambda *_, who=who: ran.add(who))
-        for one, who in ((model, "teacher"), (student, "student"))
+        model.base_model.register_forward_pre_hook(teacher_ran),
+        student.base_model.register_forward_pre_hook(student_ran),
     ]
     try:
         yield student
     finally:
         for hook in hooks:
             hook.remove()
-    if ran == {"teacher"}:
+    if teacher_ran.called and not student_ran.called:
         raise RuntimeError(
             f"this block ran the model, which keeps full attention, and never its student: "
             f"write `with applied(model, {spec}) as student:` and run `student`"

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,12 +124,8 @@ def _check_opt_in(entry: Embedded, opt_in: bool | None) -> None:
 
 def _load_wheel(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     folder = _dense_copy(MODELS[name])
-    try:
+    with _one_sentence(f"the copy of {name} is damaged, delete {folder} and load again"):
         return _from_pretrained(folder, dtype, local_files_only=True)
-    except (OSError, SafetensorError) as error:
-        raise DataUnavailable(
-            f"the copy of {name} in {folder} is damaged: delete that folder ({error})."
-        ) from error
 
 
 def _dense_copy(entry: Embedded) -> Path:
@@ -149,25 +147,27 @@ def _dense_copy(entry: Embedded) -> Path:
 
 def _load_hub(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     hub_id, _, commit = _hub_id(name).partition("@")
-    try:
+    with _one_sentence(f"{name} could not be had from the model hub"):
         return _from_pretrained(hub_id, dtype, revision=commit or "main")
-    except OSError as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise DataUnavailable(f"{name} could not be had from the model hub: {reason}") from error
 
 
 def _load_local(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    try:
+    with _one_sentence(f"the folder {name} holds no model and tokenizer that load"):
         return _from_pretrained(Path(name).expanduser(), dtype, local_files_only=True)
-    except (OSError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise DataUnavailable(
-            f"the folder {name} holds no model and tokenizer that load: {reason}"
-        ) from error
 
 
 def _load_seeded(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return tiny(_tiny_family(name)).to(dtype), character_tokenizer()
+
+
+@contextmanager
+def _one_sentence(problem: str) -> Iterator[None]:
+    """Turn what transformers raises, several lines long, into DataUnavailable with its first line."""
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise DataUnavailable(f"{problem}: {reason}") from error
 
 
 def _from_pretrained(

@@ -23,7 +23,7 @@ class BookError(RuntimeError):
     """A notebook or the book can't be run, or isn't fit to be shown; the message says what to do."""
 
 
-class NotebookFailed(BookError):  # noqa: N818 - it is the notebook that failed
+class NotebookFailed(BookError):
     """A cell of a notebook raised; `error` is the exception's name."""
 
     def __init__(self, message: str, error: str) -> None:

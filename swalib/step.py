@@ -20,8 +20,8 @@ def left_padding(attention_mask: Tensor) -> Tensor:
     """
     if attention_mask.ndim != 2:
         raise ValueError(
-            f"a student takes a padding mask [batch, tokens]; one of shape {tuple(attention_mask.shape)} "
-            "was given, and a mask of queries × keys would contradict its own"
+            "a student takes a padding mask [batch, tokens]; got one of shape "
+            f"{tuple(attention_mask.shape)}, and a mask of queries × keys would contradict its own"
         )
     tokens = attention_mask.cpu().bool()
     if not bool(tokens.any(1).all()):
@@ -69,7 +69,7 @@ class Step:
                 spec).
         """
         total = self.start + self.length
-        if columns == total:
+        if columns == total and (isinstance(spec, Full) or self.start == 0):
             return self._raw(0, total)
         if isinstance(spec, SWA):
             live = min(self.start, spec.window)

@@ -87,14 +87,19 @@ def _note_padding(attention_mask: Tensor | None, cache: SinkCache | None, total:
                 "this cache holds padded rows: pass the attention_mask of all tokens so far with each call"
             )
         return
-    padding = left_padding(attention_mask)
+    if not isinstance(attention_mask, Tensor):
+        raise ValueError(
+            "a student takes one padding mask [batch, tokens], not a mask for each kind of layer"
+        )
+    padded = attention_mask.ndim != 2 or not bool(attention_mask.all())
+    padding = left_padding(attention_mask) if padded else torch.zeros(len(attention_mask), dtype=torch.long)
     if attention_mask.shape[1] != total:
         raise ValueError(
             f"the attention_mask covers {attention_mask.shape[1]} tokens, but there are {total} so far"
         )
     if cache is None:
         return
-    if cache.left_padding is None and cache.get_seq_length() == 0 and bool(padding.any()):
+    if cache.left_padding is None and cache.get_seq_length() == 0 and padded:
         cache.left_padding = padding
     elif not torch.equal(
         padding, cache.left_padding if cache.left_padding is not None else torch.zeros_like(padding)

@@ -26,7 +26,7 @@ BLOCK_BYTES = 1 << 20
 UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST}
 
 
-class DataUnavailable(RuntimeError):  # noqa: N818 -- it names what the user lacks
+class DataUnavailable(RuntimeError):
     """Weights or a text cannot be had: the message says which, why, and what to do."""
 
 

@@ -13,6 +13,8 @@ from playwright.sync_api import Page, sync_playwright
 from swalib.figures import show
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Generous: a busy machine may be slow, and no test is about time.
+PATIENCE_MS = 240_000
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -36,9 +38,7 @@ class Opened:
         """Wait until every figure on the page is drawn; returns how many there are."""
         count = self.page.locator(".swa-figure").count()
         self.page.wait_for_function(
-            "count => document.querySelectorAll('.swa-figure[data-ready]').length === count",
-            arg=count,
-            timeout=30_000,
+            "count => document.querySelectorAll('.swa-figure[data-ready]').length === count", arg=count
         )
         return count
 
@@ -83,6 +83,7 @@ def open_page(
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce" if reduced_motion else "no-preference",
         )
+        page.set_default_timeout(PATIENCE_MS)
         opened = Opened(page)
         page.on("console", opened.hear)
         page.on("pageerror", lambda error: opened.errors.append(str(error)))

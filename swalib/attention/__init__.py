@@ -53,7 +53,8 @@ def attend(
         ValueError: shapes that do not fit together, an unknown impl, or positions="cache" without `rope`.
     """
     check_impl(impl)
-    if q.shape[1] % k.shape[1] or k.shape[:3] != v.shape[:3] or q.shape[-1] != k.shape[-1]:
+    shapes_fit = q.ndim == k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0]
+    if not shapes_fit or q.shape[1] % k.shape[1] or q.shape[-1] != k.shape[-1]:
         raise ValueError(
             "attend takes q [b, h, t_q, d], k [b, h_kv, t_k, d], v [b, h_kv, t_k, d_v] with h a multiple of "
             f"h_kv; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
@@ -63,5 +64,8 @@ def attend(
     t_q, t_k = q.shape[-2], k.shape[-2]
     k_pos = torch.arange(t_k) if k_pos is None else k_pos
     q_pos = torch.arange(t_k - t_q, t_k) if q_pos is None else q_pos
+    for name, position, length in (("q_pos", q_pos, t_q), ("k_pos", k_pos, t_k)):
+        if position.shape not in ((length,), (1, length), (q.shape[0], length)):
+            raise ValueError(f"{name} must be [{length}] or [b, {length}], got {tuple(position.shape)}")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     return IMPLEMENTATIONS[impl](q, k, v, spec, q_pos, k_pos, scale, rope)

@@ -42,8 +42,8 @@ def attend_with_weights(
     values = v.to(dtype).repeat_interleave(groups, dim=1)
     q_pos, k_pos = (pos.to(q.device) if pos.ndim == 2 else pos.to(q.device)[None] for pos in (q_pos, k_pos))
     seen = masks.visible(q_pos[:, None, :, None], k_pos[:, None, None, :], spec)
-    dead = (k_pos < 0)[:, None, :, None]
-    keys, values = keys.masked_fill(dead, 0), values.masked_fill(dead, 0)
+    unseen = ~seen.any(-2)[..., None]  # what no query sees, an empty slot say, must never enter a product
+    keys, values = keys.masked_fill(unseen, 0), values.masked_fill(unseen, 0)
     scores = _scores(q.to(dtype), keys, spec, q_pos, k_pos, rope) * scale
     scores = scores.masked_fill(~seen, -torch.inf)
     blind = ~seen.any(-1, keepdim=True)

@@ -17,16 +17,36 @@ from swalib.positions import RopeFunction, query_position
 from swalib.spec import SWA, Full
 
 
+class Shown:
+    """Which keys of a tile each query sees, bool [1 or b, t, n], and the bias that makes a kernel obey."""
+
+    def __init__(self, seen: Tensor) -> None:
+        self.seen = seen
+        self._biases: dict[tuple, Tensor] = {}
+
+    def bias(self, groups: int, like: Tensor) -> Tensor:
+        """0 where seen, -inf elsewhere: [1 or b, 1, groups · t, n], dtype and device of `like`. A query that
+        sees nothing gets zeros: what it attends to is of no account, but must be finite."""
+        key = (groups, like.dtype, like.device)
+        if key not in self._biases:
+            bias = torch.zeros(self.seen.shape, dtype=like.dtype).masked_fill_(~self.seen, -torch.inf)
+            bias.masked_fill_(~self.seen.any(-1, keepdim=True), 0)
+            self._biases[key] = bias.to(like.device).repeat(1, groups, 1)[:, None]
+        return self._biases[key]
+
+
 class Tile(NamedTuple):
     """Some consecutive queries and the keys that any of them sees.
 
-    queries: slice of the query axis; keys: slice of the key axis, or indices [n]; seen: bool [1 or b, t, n],
-    or None where every query sees every key; q_pos [1 or b, t] and k_pos [1 or b, n]: their text positions.
+    queries: slice of the query axis; keys: slice of the key axis, or indices [n]; shown: which key is seen by
+    which query, or None where all are by all; dead: bool [1 or b, n], keys without a token, or None; q_pos
+    [1 or b, t] and k_pos [1 or b, n]: text positions.
     """
 
     queries: slice
     keys: slice | Tensor
-    seen: Tensor | None
+    shown: Shown | None
+    dead: Tensor | None
     q_pos: Tensor
     k_pos: Tensor
 
@@ -39,8 +59,16 @@ def tile_length(spec: SWA | Full) -> int:
 def plan(spec: SWA | Full, q_pos: Tensor, k_pos: Tensor) -> list[Tile]:
     """The tiles of one call. They depend on positions alone, so one plan serves all layers of a forward."""
     q_pos, k_pos = (pos if pos.ndim == 2 else pos[None] for pos in (q_pos, k_pos))
-    step = tile_length(spec)
-    return [_tile(spec, slice(a, a + step), q_pos, k_pos) for a in range(0, q_pos.shape[1], step)]
+    step, tiles = tile_length(spec), []
+    for start in range(0, q_pos.shape[1], step):
+        tile = _tile(spec, slice(start, start + step), q_pos, k_pos)
+        before = tiles[-1].shown if tiles else None
+        if before and tile.shown and torch.equal(before.seen, tile.shown.seen):
+            tile = tile._replace(
+                shown=before
+            )  # once the window slides all tiles look alike: share their bias
+        tiles.append(tile)
+    return tiles
 
 
 def _tile(spec: SWA | Full, queries: slice, q_pos: Tensor, k_pos: Tensor) -> Tile:
@@ -56,7 +84,9 @@ def _tile(spec: SWA | Full, queries: slice, q_pos: Tensor, k_pos: Tensor) -> Til
     keys = slice(first, last + 1) if last - first + 1 == len(index) else index
     columns = k_pos[:, keys]
     seen = masks.visible(rows[:, :, None], columns[:, None, :], spec)
-    return Tile(queries, keys, None if bool(seen.all()) else seen, rows, columns)
+    shown = None if bool(seen.all()) else Shown(seen)
+    dead = columns < 0
+    return Tile(queries, keys, shown, dead if bool(dead.any()) else None, rows, columns)
 
 
 def attend(q, k, v, spec, q_pos, k_pos, scale, rope=None, dropout: float = 0.0) -> Tensor:
@@ -79,8 +109,8 @@ def run(
     outputs = []
     for tile in tiles:
         queries, keys, values = q[:, :, tile.queries], _take(k, tile.keys), _take(v, tile.keys)
-        if bool((tile.k_pos < 0).any()):  # what lies in empty slots and padding must never enter a product
-            dead = (tile.k_pos < 0)[:, None, :, None].to(k.device)
+        if tile.dead is not None:  # what lies in empty slots and padding must never enter a product
+            dead = tile.dead[:, None, :, None].to(k.device)
             keys, values = keys.masked_fill(dead, 0), values.masked_fill(dead, 0)
         if in_cache:
             outputs.append(_in_cache(tile, queries, keys, values, spec, scale, rope, dropout))
@@ -88,7 +118,7 @@ def run(
             if rope is not None:
                 base = tile.q_pos.amin(1, keepdim=True)
                 queries, keys = rope(queries, tile.q_pos - base), rope(keys, tile.k_pos - base)
-            outputs.append(_grouped(queries, keys, values, tile.seen, scale, dropout))
+            outputs.append(_grouped(queries, keys, values, tile.shown, scale, dropout))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
 
 
@@ -96,16 +126,12 @@ def _take(x: Tensor, keys: slice | Tensor) -> Tensor:
     return x[:, :, keys] if isinstance(keys, slice) else x.index_select(2, keys.to(x.device))
 
 
-def _grouped(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float, dropout: float) -> Tensor:
+def _grouped(q: Tensor, k: Tensor, v: Tensor, shown: Shown | None, scale: float, dropout: float) -> Tensor:
     """Queries that share a kv head become rows of one matrix, so keys are neither repeated nor copied."""
     b, h, t, d = q.shape
     groups = h // k.shape[1]
     q = q.reshape(b, k.shape[1], groups * t, d)
-    bias = None
-    if seen is not None:
-        bias = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf)
-        bias.masked_fill_(~seen.any(-1, keepdim=True), 0)
-        bias = bias.to(q.device).repeat(1, groups, 1)[:, None]
+    bias = None if shown is None else shown.bias(groups, q)
     o = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
     return o.reshape(b, h, t, v.shape[-1])
 
@@ -121,8 +147,7 @@ def _in_cache(tile: Tile, q, k, v, spec: SWA, scale: float, rope: RopeFunction, 
     to_sinks = rope(q, query_position(tile.q_pos, spec)) @ keys.mT
     to_recents = rope(q, tile.q_pos - base) @ keys.mT
     scores = torch.where(is_sink, to_sinks, to_recents).float() * scale
-    if tile.seen is not None:
-        scores = scores.masked_fill(~tile.seen.to(q.device)[:, None], -torch.inf)
-        scores = scores.masked_fill(~tile.seen.any(-1).to(q.device)[:, None, :, None], 0)
+    if tile.shown is not None:
+        scores = scores + tile.shown.bias(1, scores)
     weights = F.dropout(scores.softmax(-1).to(v.dtype), dropout)
     return weights @ v.repeat_interleave(groups, dim=1)
