@@ -60,6 +60,7 @@ def build(preset: str = "cpu", root: Path = ROOT) -> Path:
     source = root / "_build" / "src"
     _assemble(root, source)
     runs = [_run(name, preset, root, source) for name in names(root / "notebooks")]
+    _lay_out_figures(source, runs)
     _write_status(root, runs, preset)
     html = _sphinx(root, source)
     _drop_font_preloads(html)
@@ -115,6 +116,18 @@ def _assemble(root: Path, source: Path) -> None:
 def _run(name: str, preset: str, root: Path, source: Path) -> Run:
     print(f"running {name}", file=sys.stderr, flush=True)
     return run_notebook(name, preset, out=source / "notebooks" / f"{name}.ipynb", folder=root / "notebooks")
+
+
+def _lay_out_figures(source: Path, runs: list[Run]) -> None:
+    """Each figure of each chapter as figures/<id>.html, which a page of prose can include."""
+    folder = source / "figures"
+    folder.mkdir()
+    for run in runs:
+        for cell in json.loads(run.path.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", []):
+                shown = "".join(output.get("data", {}).get("text/html", []))
+                if found := re.search(r'<figure class="swa-figure" id="([a-z0-9-]+)"', shown):
+                    (folder / f"{found[1]}.html").write_text(shown, encoding="utf-8")
 
 
 def _write_status(root: Path, runs: list[Run], preset: str) -> None:

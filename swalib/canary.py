@@ -7,8 +7,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from swalib.cache import SinkCache
-from swalib.hf import attention_modules, layer_specs
-from swalib.spec import SWA, Spec
+from swalib.hf import attention_modules, check_supported, layer_specs
+from swalib.spec import SWA, Full, Spec
 
 
 class NotApplied(AssertionError):
@@ -31,13 +31,18 @@ def assert_applied(model: PreTrainedModel, spec: Spec) -> None:
     Raises:
         NotApplied: it is not; the message names the layer, the key and the phase.
     """
+    check_supported(model)
     specs = layer_specs(model, spec)
     for layer in dict.fromkeys(
         specs
-    ):  # layers under one spec share one length, hence one pair of captured calls
+    ):  # layers under one spec need texts of one length: they share the forwards
         if isinstance(layer, SWA):
             members = [index for index, other in enumerate(specs) if other == layer]
             _check_layers(model, layer, members)
+    for index, (claimed, attention) in enumerate(zip(specs, attention_modules(model), strict=True)):
+        carried = attention._swa.spec if hasattr(attention, "_swa") else Full()
+        if carried != claimed:  # full attention, or positions of the other kind, under a window as wide
+            raise NotApplied(f"layer {index} attends under {carried}, not {claimed}")
 
 
 def _check_layers(model: PreTrainedModel, spec: SWA, members: list[int]) -> None:
@@ -51,10 +56,7 @@ def _check_layers(model: PreTrainedModel, spec: SWA, members: list[int]) -> None
         where = f"layer {index} under {spec}"
         hidden_states = prefill[index].pop("hidden_states")
         decode[index].pop("hidden_states")
-        for factor in (
-            0,
-            -1,
-        ):  # a key of tiny weight may move the output by less than rounding: then try another change
+        for factor in (0, -1):  # a change of a key of tiny weight may be lost in rounding: then try another
             variants = torch.cat(
                 [hidden_states]
                 + [_changed(hidden_states, [key], factor) for key in visible]
@@ -76,7 +78,8 @@ def _failure(model, index: int, variants: Tensor, prefill, decode, visible, hidd
     for phase, (baseline, *moved, unmoved) in outputs.items():
         for key, row in zip(visible, moved, strict=True):
             if torch.equal(row, baseline):
-                return f"in {phase}, changing key {key}, which the last query should see, changes nothing"
+                should = "should be visible to the last query, but changing it changes nothing"
+                return f"in {phase}, key {key} {should}"
         if not torch.equal(unmoved, baseline):
             return (
                 f"in {phase}, keys {hidden[0]} to {hidden[-1]} lie outside what the last query may see, "

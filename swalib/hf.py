@@ -34,9 +34,12 @@ def layer_specs(model: PreTrainedModel, spec: Spec) -> tuple[SWA | Full, ...]:
     trained with. `PerLayer` is taken as it stands, but `Full()` always means the layer's own mask.
 
     Raises:
+        TypeError: `spec` is not a spec.
         ValueError: `PerLayer` has not one entry per layer, or asks more recents of a local layer than it was
             trained on.
     """
+    if not isinstance(spec, Full | SWA | PerLayer):
+        raise TypeError(f"a spec is Full(), SWA(window, sinks) or PerLayer(...), got {spec!r}")
     config = model.config.get_text_config(decoder=True)
     local = _local_windows(config)
     if isinstance(spec, PerLayer):
@@ -85,9 +88,7 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
         ValueError: the family or its configuration isn't supported, or the spec doesn't fit the model.
     """
     check_impl(impl)
-    if not isinstance(spec, Full | SWA | PerLayer):
-        raise TypeError(f"a spec is Full(), SWA(window, sinks) or PerLayer(...), got {spec!r}")
-    _check_supported(model)
+    check_supported(model)
     layers = layer_specs(model, spec)
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     student = copy.deepcopy(model, shared)
@@ -106,7 +107,8 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
     return student
 
 
-def _check_supported(model: PreTrainedModel) -> None:
+def check_supported(model: PreTrainedModel) -> None:
+    """Raise TypeError unless `model` is a causal LM, ValueError unless SWA is proven on its kind."""
     if not isinstance(model, PreTrainedModel) or model.get_output_embeddings() is None:
         raise TypeError(f"SWA goes on a transformers causal LM, got {type(model).__name__}")
     config = model.config

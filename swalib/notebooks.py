@@ -237,6 +237,9 @@ def _normalised(notebook: dict) -> dict:
     for cell in notebook["cells"]:
         cell["metadata"].pop("papermill", None)
         cell["metadata"].pop("execution", None)
+        if cell["cell_type"] == "code":
+            # Progress bars and their times; the terminal has shown them.
+            cell["outputs"] = [out for out in cell["outputs"] if out.get("name") != "stderr"]
         if INJECTED in _tags(cell):
             cell["id"] = INJECTED
             cell["metadata"]["tags"] = [INJECTED, "remove-cell"]

@@ -1,4 +1,4 @@
-"""In a real browser: what is drawn is what the table says, wherever the sliders stand; nothing leaves the page."""
+"""In a real browser: what is drawn is what the table says, wherever the sliders stand."""
 
 import numpy as np
 import pytest

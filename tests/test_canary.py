@@ -56,7 +56,7 @@ OFF_BY_ONE = [SWA(12, 3), SWA(10, 3), SWA(11, 2), SWA(11, 4), SWA(12, 4), SWA(10
 def test_window_or_sinks_off_by_one_fail(name, real):
     with (
         applied(model(name), real) as student,
-        pytest.raises(NotApplied, match=r"layer \d under SWA\(11, 3\): in (prefill|decode), key"),
+        pytest.raises(NotApplied, match=r"layer \d under SWA\(11, 3\): in (prefill|decode)"),
     ):
         assert_applied(student, A)
 
@@ -177,7 +177,7 @@ def test_sinks_ignored(monkeypatch):
         return (k_pos >= 0) & (k_pos <= q_pos) & (q_pos - k_pos < spec.recents)
 
     monkeypatch.setattr("swalib.masks.visible", band)
-    assert "key 2 should be visible" in broken()
+    assert "key 2," in broken()
 
 
 @pytest.mark.parametrize(

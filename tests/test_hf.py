@@ -5,7 +5,7 @@ import pytest
 import torch
 from oracle import error, ids, in_chunks, model, truth
 
-from swalib import SWA, Full, PerLayer, SinkCache, applied, layer_specs
+from swalib import SWA, Full, PerLayer, SinkCache, applied, layer_specs, prefill
 
 L = 37
 A, NO_SINKS, ALL_SINKS, IN_CACHE = SWA(11, 3), SWA(11, 0), SWA(7, 6), SWA(11, 3, positions="cache")
@@ -120,9 +120,9 @@ def test_off_by_one_would_be_seen_on_the_cache_too(wrong, sizes):
 
 
 def test_a_long_text_token_by_token():
-    exact = truth("llama", A, 1, 149)
+    exact = truth("llama", A, 1, 101)
     with applied(model("llama"), A, "reference") as student, torch.no_grad():
-        check(in_chunks(student, ids(1, 149), [1]), exact)
+        check(in_chunks(student, ids(1, 101), [1]), exact)
 
 
 def test_a_cache_of_ones_own_and_inputs_as_embeddings():
@@ -194,6 +194,17 @@ def test_several_turns_on_one_cache(spec):
             history = student.generate(history, cache=cache, max_new_tokens=6, do_sample=False)
             assert choices("llama", spec, history[0], prompt).max() <= truth("llama", A, 1, L).bound
     assert cache.get_seq_length() == history.shape[1] - 1
+
+
+@pytest.mark.parametrize("chunk_tokens", [7, 1000])
+def test_prefill_gives_the_last_logits_and_a_cache_to_go_on_with(chunk_tokens):
+    exact = truth("llama", A, 1, L)
+    with applied(model("llama"), A) as student, torch.no_grad():
+        logits, cache = prefill(student, ids(1, L)[:, :31], chunk_tokens=chunk_tokens)
+        assert error(logits, exact.logits[:, 30]) <= exact.bound
+        check(in_chunks(student, ids(1, L)[:, 31:], [3, 1], cache), exact, slice(31, None))
+        with pytest.raises(ValueError, match="prefill needs tokens and a chunk_tokens of at least 1"):
+            prefill(student, ids(1, 0))
 
 
 def test_prefill_in_chunks_by_generate_itself():

@@ -112,7 +112,7 @@ def test_threads():
 
     def run(spec):
         with torch.no_grad(), applied(model("llama"), spec) as student:
-            return [oracle.in_chunks(student, ids(1, L), [13, 3]) for _ in range(3)]
+            return [oracle.in_chunks(student, ids(1, L), [13, 8]) for _ in range(3)]
 
     exact = [truth("llama", spec, 1, L) for spec in specs]
     with ThreadPoolExecutor(4) as pool:

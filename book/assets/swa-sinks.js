@@ -184,7 +184,7 @@
 
   function drawPrefill(el, data, shown, theme) {
     const state = settle(data, shown), source = SWA.sourceOf(data, state);
-    const curves = source.curves.filter((one) => one.variant === "full" || one.key === keyOf(state));
+    const curves = source.curves.filter((one) => one.key === null || one.key === keyOf(state));
     const traces = curves.map(({ variant, position, loss }) => {
       const { method, label } = VARIANTS[variant];
       return lossTrace(theme, method, label, position, loss);

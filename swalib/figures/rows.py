@@ -115,8 +115,8 @@ def curves(source: dict, group: pd.DataFrame) -> dict:
 
 
 def variant_key(row: dict) -> tuple:
-    """What a row of the prefill tables is about: model, task, variant and, unless full, (window, sinks)."""
-    spec = None if row["variant"] == "full" else key(row["window"], row["sinks"])
+    """What a row of the prefill tables is about: model, task, variant and, if it has them, (window, sinks)."""
+    spec = None if pd.isna(row["window"]) else key(row["window"], row["sinks"])
     return row["model"], row["task"], row["variant"], spec
 
 
