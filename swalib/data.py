@@ -57,7 +57,6 @@ TEXTS = {
             size_bytes=604_855,
         ),
     ),
-    ),
     "wiki": Text(
         "Wikipedia articles, a calibration sample",
         "CC BY-SA (Wikipedia); the wheel is MIT",

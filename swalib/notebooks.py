@@ -248,19 +248,19 @@ def _normalised(notebook: dict) -> dict:
 
 @contextmanager
 def _this_kernel(command: str) -> Iterator[None]:
-    """Make "python3" mean this interpreter, whatever kernels the user has, and tell it `command`."""
+    """Make "python3" mean this interpreter, whatever kernels the user has; figures in it come out static."""
     argv = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     argv += ["--log-level=ERROR"]
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder, "kernels", "python3", "kernel.json")
         spec.parent.mkdir(parents=True)
-        spec.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
+        env = {"SWALIB_COMMAND": command, "SWALIB_STATIC": "1"}
+        kernel = {"argv": argv, "display_name": "Python 3", "language": "python", "env": env}
+        spec.write_text(json.dumps(kernel))
         before = dict(os.environ)
         os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [folder, before.get("JUPYTER_PATH")]))
-        os.environ["SWALIB_COMMAND"] = command
         try:
             yield
         finally:
-            for name in ("JUPYTER_PATH", "SWALIB_COMMAND"):
-                os.environ.pop(name)
-                os.environ |= {name: before[name]} if name in before else {}
+            del os.environ["JUPYTER_PATH"]
+            os.environ |= {name: path for name, path in before.items() if name == "JUPYTER_PATH"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import plotly.offline
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from swalib.figures import show
 
@@ -71,28 +71,44 @@ class Opened:
         assert not self.left, self.left
 
 
+_running: list[Browser] = []
+
+
+@contextmanager
+def _browser() -> Iterator[Browser]:
+    """The browser already open, or a new one: a second Playwright inside the first is refused."""
+    if _running:
+        yield _running[0]
+        return
+    with sync_playwright() as playwright:
+        _running.append(playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS))
+        try:
+            yield _running[0]
+        finally:
+            _running.pop().close()
+
+
 @contextmanager
 def open_page(
     path: Path | str, width: int = 1280, height: int = 900, dark: bool = False, reduced_motion: bool = False
 ) -> Iterator[Opened]:
     """Open the HTML file at `path` over file://, in a window of the given size and colour scheme."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(
+    with _browser() as browser:
+        context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce" if reduced_motion else "no-preference",
         )
-        page.set_default_timeout(PATIENCE_MS)
-        opened = Opened(page)
-        page.on("console", opened.hear)
-        page.on("pageerror", lambda error: opened.errors.append(str(error)))
-        page.on("request", opened.watch)
+        context.set_default_timeout(PATIENCE_MS)
+        opened = Opened(context.new_page())
+        opened.page.on("console", opened.hear)
+        opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
+        opened.page.on("request", opened.watch)
         try:
-            page.goto(Path(path).resolve().as_uri())
+            opened.page.goto(Path(path).resolve().as_uri())
             yield opened
         finally:
-            browser.close()
+            context.close()
 
 
 def write_page(folder: Path, figures: list[show.Figure]) -> Path:

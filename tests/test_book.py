@@ -16,6 +16,7 @@ from swalib.site import check
 SHOW = """
 import sys
 print(sys.executable, window, rate, mode)
+print("progress", file=sys.stderr)
 """
 # Measures three windows; the data of window 9 can't be had.
 MEASURE = """
@@ -69,8 +70,8 @@ def printed(run: notebooks.Run) -> str:
     return "".join("".join(out.get("text", "")) for c in cells for out in c.get("outputs", []))
 
 
-def test_a_notebook_runs_in_this_environment_with_preset_and_override(
-    folder: Path, monkeypatch, tmp_path: Path
+def test_a_notebook_runs_in_this_environment_with_its_parameters(
+    folder: Path, tmp_path: Path, monkeypatch, capfd
 ):
     fake = tmp_path / "elsewhere" / "kernels" / "python3"
     fake.mkdir(parents=True)
@@ -85,6 +86,7 @@ def test_a_notebook_runs_in_this_environment_with_preset_and_override(
     injected = [c for c in json.loads(run.path.read_text())["cells"] if c["id"] == "injected-parameters"]
     assert injected[0]["metadata"]["tags"] == ["injected-parameters", "remove-cell"]
     assert "papermill" not in run.path.read_text()
+    assert capfd.readouterr().err.endswith("progress\n")
     assert not list(tmp_path.glob("*.partial*"))
 
 

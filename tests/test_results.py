@@ -38,18 +38,27 @@ from swalib import store
 from swalib.results import Measured, Value, load_or_run
 
 def start():
+    heard, said = os.pipe()
     if child := os.fork():
-        return child
+        os.close(said)
+        return child, heard
     for seed in range(20):
         config = {"experiment": "toy", "version": 1, "seed": seed, "hardware": "test"}
         values = [Value("a", seed / 3, "nats", 5), Value("b", seed / 7, "ms")]
-        load_or_run(config, lambda: Measured(values, {"x": np.full(3, seed, "f2")}), "run")
+        measured = Measured(values, {"x": np.full(3, seed, "f2")})
+        load_or_run(config, lambda: (os.write(said, b"."), measured)[1], "run")
     os._exit(0)
 
-def killed(child, luck):
-    time.sleep(luck.uniform(0, 0.05))
+def killed(luck):
+    child, heard = start()
+    os.read(heard, 1)  # a run is computed and will now be written
+    time.sleep(luck.uniform(0, 0.01))
     os.kill(child, signal.SIGKILL)
+    os.close(heard)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+def finish(children):
+    assert not any(os.waitpid(child, 0)[1] for child, heard in children)
 """
 
 
@@ -81,11 +90,11 @@ def assert_complete(folder: Path) -> None:
 def test_a_run_survives_sigkill_at_any_moment(results_folder: Path):
     kills = python("""
 luck, kills, path = random.Random(5), 0, Path(os.environ["SWALIB_RESULTS"], "toy.csv")
-for _ in range(25):
-    kills += killed(start(), luck)
+for _ in range(40):
+    kills += killed(luck)
     halves = [key for key, rows in store.table(path).items() if len(rows) != 2]
     assert not halves, halves
-assert os.waitpid(start(), 0)[1] == 0
+finish([start()])
 print(kills)
 """)
     assert int(kills) > 0
@@ -93,7 +102,7 @@ print(kills)
 
 
 def test_processes_writing_at_once_lose_and_double_nothing(results_folder: Path):
-    python("assert not any(os.waitpid(child, 0)[1] for child in [start(), start(), start()])")
+    python("finish([start(), start(), start()])")
     assert_complete(results_folder)
 
 

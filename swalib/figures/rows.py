@@ -115,7 +115,7 @@ def curves(source: dict, group: pd.DataFrame) -> dict:
 
 
 def variant_key(row: dict) -> tuple:
-    """What a row of the prefill tables is about: model, task, variant and, if it has them, (window, sinks)."""
+    """What a row of the prefill tables is about: model, task, variant and (window, sinks) if any."""
     spec = None if pd.isna(row["window"]) else key(row["window"], row["sinks"])
     return row["model"], row["task"], row["variant"], spec
 

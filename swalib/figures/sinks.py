@@ -120,8 +120,8 @@ def prefill(
     """Loss after the prompt for masked prefill, dense prefill then evict, and full attention, over a table.
 
     `rows` has the columns model, task, variant ("full", "masked", "dense"), window, sinks, position (tokens
-    after the prompt) and loss; `perplexities` has model, task, variant, window, sinks, ppl, n and stderr. Full attention may
-    stand once without a window, or once for every window.
+    after the prompt) and loss; `perplexities` has model, task, variant, window, sinks, ppl, n and stderr.
+    Full attention may stand once without a window, or once for every window.
     """
     shape.need(rows, "model task variant window sinks position loss")
     shape.need(perplexities, _GRID + " variant")
