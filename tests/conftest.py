@@ -8,8 +8,20 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+from browser import CHROMIUM
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where there is no Chromium or no GPU, the tests that need one say so instead of failing."""
+    absent = {"browser": CHROMIUM is None, "gpu": not torch.cuda.is_available()}
+    for item in items:
+        for mark, is_absent in absent.items():
+            if is_absent and mark in item.keywords:
+                item.add_marker(
+                    pytest.mark.skip(reason=f"needs {'Chromium' if mark == 'browser' else 'a GPU'}")
+                )
 
 
 @pytest.fixture

@@ -35,7 +35,9 @@ sys.modules["swalib"] = package
 import numpy as np
 from pathlib import Path
 from swalib import store
+from swalib.provenance import commit
 from swalib.results import Measured, Value, load_or_run
+commit()  # asks git, once, so that a child goes straight from computing to writing
 
 def start():
     heard, said = os.pipe()

@@ -1,0 +1,85 @@
+"""The book itself, built from the stored rows and opened page by page in a real browser."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from browser import open_page
+
+from swalib import book, results
+from swalib.provenance import ROOT
+
+pytestmark = pytest.mark.browser
+
+PAGES = {
+    "book/intro.html": ["perplexity-by-window"],
+    "notebooks/01_sinks.html": [
+        "collapse",
+        "perplexity-map",
+        "perplexity-by-window",
+        "attention-mass",
+        "kv-calculator",
+    ],
+    "notebooks/02_method.html": [
+        "mask-explorer",
+        "reach",
+        "conventions",
+        "cache-slots",
+        "positions",
+        "prefill",
+    ],
+    "book/reading.html": [],
+    "book/glossary.html": [],
+    "book/references.html": [],
+    "book/status.html": [],
+}
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
+    """The book, built as `make book` does, in a folder of its own."""
+    root = tmp_path_factory.mktemp("book")
+    for name in ("_config.yml", "_toc.yml"):
+        shutil.copy(ROOT / name, root)
+    for name in ("book", "notebooks", "swalib"):
+        shutil.copytree(ROOT / name, root / name)
+    before = os.environ.get("SWALIB_RESULTS")
+    os.environ["SWALIB_RESULTS"] = str(ROOT / "results")
+    try:
+        return book.build("cpu", root).parent
+    finally:
+        os.environ.pop("SWALIB_RESULTS")
+        os.environ |= {} if before is None else {"SWALIB_RESULTS": before}
+
+
+def test_no_page_is_forgotten(html):
+    built = {str(path.relative_to(html)) for path in html.rglob("*.html") if "_static" not in path.parts}
+    assert built - {"index.html", "genindex.html", "search.html"} == set(PAGES)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["wide light", "narrow dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_opens_from_its_folder_quietly_drawn_and_fitting(html, name, width, dark):
+    with open_page(html / name, width=width, dark=dark) as opened:
+        opened.wait_drawn()
+        ids = opened.page.eval_on_selector_all(".swa-figure", "all => all.map((one) => one.id)")
+        assert ids == PAGES[name]
+        opened.assert_quiet()
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_sliders_draw_the_stored_rows(html):
+    rows = results.read("sinks", ROOT / "results")
+    chosen = {"model": "smollm2-135m", "task": "essay", "metric": "loss", "positions": "text"}
+    rows = rows[(rows[list(chosen)] == list(chosen.values())).all(axis=1)]
+    with open_page(html / "notebooks" / "01_sinks.html") as opened:
+        opened.wait_drawn()
+        for window, sinks in [(128, 4), (16, 1)]:
+            opened.slide("collapse", "window", window)
+            opened.slide("collapse", "sinks", sinks)
+            key = rows.query("window == @window and sinks == @sinks")["run_key"].item()
+            losses = np.load(ROOT / "results" / "runs" / f"{key}.npz")["losses"].astype(float).mean(0)
+            expected = losses[: len(losses) // 32 * 32].reshape(-1, 32).mean(1)
+            drawn = [trace["y"] for trace in opened.traces("collapse") if trace["y"]]
+            assert any(len(y) == len(expected) and np.allclose(y, expected, rtol=1e-4) for y in drawn)
