@@ -33,10 +33,8 @@ def assert_applied(model: PreTrainedModel, spec: Spec) -> None:
     """
     check_supported(model)
     specs = layer_specs(model, spec)
-    for layer in dict.fromkeys(
-        specs
-    ):  # layers under one spec need texts of one length: they share the forwards
-        if isinstance(layer, SWA):
+    for layer in dict.fromkeys(specs):
+        if isinstance(layer, SWA):  # layers under one spec need texts of one length: they share the forwards
             members = [index for index, other in enumerate(specs) if other == layer]
             _check_layers(model, layer, members)
     for index, (claimed, attention) in enumerate(zip(specs, attention_modules(model), strict=True)):
@@ -62,33 +60,50 @@ def _check_layers(model: PreTrainedModel, spec: SWA, members: list[int]) -> None
                 + [_changed(hidden_states, [key], factor) for key in visible]
                 + [_changed(hidden_states, hidden, factor)]
             )
-            failure = _failure(model, index, variants, prefill[index], decode[index], visible, hidden)
-            if failure is None:
+            attention = attention_modules(model)[index]
+            outputs = {
+                "prefill": attention(variants, cache=None, **prefill[index])[0],
+                "decode": _decoded(model, attention, variants, prefill[index], decode[index]),
+            }
+            _require_blind(outputs, visible, hidden, where)
+            missed = _missed(outputs, visible)
+            if missed is None:
                 break
         else:
-            raise NotApplied(f"{where}: {failure}")
+            raise NotApplied(f"{where}: {missed}")
+        _require_agreement(outputs, where)
 
 
-def _failure(model, index: int, variants: Tensor, prefill, decode, visible, hidden) -> str | None:
-    attention = attention_modules(model)[index]
-    outputs = {
-        "prefill": attention(variants, cache=None, **prefill)[0][:, -1],
-        "decode": _decoded(model, attention, variants, prefill, decode),
-    }
-    for phase, (baseline, *moved, unmoved) in outputs.items():
-        for key, row in zip(visible, moved, strict=True):
-            if torch.equal(row, baseline):
+def _require_blind(outputs: dict[str, Tensor], visible: list[int], hidden: list[int], where: str) -> None:
+    """No query may notice a change of keys after it, nor the last query one of the hidden keys."""
+    baseline, *moved, _ = outputs["prefill"]
+    for key, rows in zip(visible, moved, strict=True):
+        if not torch.equal(rows[:key], baseline[:key]):
+            raise NotApplied(f"{where}: in prefill, key {key} is seen by queries before it")
+    for phase, rows in outputs.items():
+        if not torch.equal(rows[-1, -1], rows[0, -1]):
+            raise NotApplied(
+                f"{where}: in {phase}, keys {hidden[0]} to {hidden[-1]} lie outside what the last query may "
+                "see, but changing them changes the output"
+            )
+
+
+def _require_agreement(outputs: dict[str, Tensor], where: str) -> None:
+    """A decode step gives what the prefill gave, but for rounding."""
+    last, decoded = outputs["prefill"][:, -1], outputs["decode"][:, -1]
+    bound = 64 * torch.finfo(last.dtype).eps * float(last.abs().max())
+    worst = float((last - decoded).abs().max())
+    if not worst <= bound:
+        raise NotApplied(f"{where}: decode and prefill differ by {worst:.3g}, not by rounding ({bound:.3g})")
+
+
+def _missed(outputs: dict[str, Tensor], visible: list[int]) -> str | None:
+    """Which key the last query should have noticed and did not."""
+    for phase, (baseline, *moved, _) in outputs.items():
+        for key, rows in zip(visible, moved, strict=True):
+            if torch.equal(rows[-1], baseline[-1]):
                 should = "should be visible to the last query, but changing it changes nothing"
                 return f"in {phase}, key {key} {should}"
-        if not torch.equal(unmoved, baseline):
-            return (
-                f"in {phase}, keys {hidden[0]} to {hidden[-1]} lie outside what the last query may see, "
-                "but changing them changes the output"
-            )
-    bound = 64 * torch.finfo(variants.dtype).eps * float(outputs["prefill"].abs().max())
-    worst = float((outputs["prefill"] - outputs["decode"]).abs().max())
-    if not worst <= bound:
-        return f"decode and prefill differ by {worst:.3g}, more than rounding ({bound:.3g})"
     return None
 
 
@@ -148,7 +163,7 @@ def _decoded(model, attention, variants: Tensor, prefill: dict, decode: dict) ->
     if "position_embeddings" in head:
         head["position_embeddings"] = tuple(table[:, :-1] for table in head["position_embeddings"])
     attention(variants[:, :-1], **head)
-    return attention(variants[:, -1:], **{**decode, "cache": cache})[0][:, -1]
+    return attention(variants[:, -1:], **{**decode, "cache": cache})[0]
 
 
 def _shorter(step):

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from swalib.cache import SinkCache
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def prefill(
     student: PreTrainedModel, input_ids: Tensor, cache: SinkCache | None = None, chunk_tokens: int = 1024
 ) -> tuple[Tensor, SinkCache]:
@@ -29,7 +29,10 @@ def prefill(
         ValueError: no tokens, or chunks of none.
     """
     if input_ids.shape[1] < 1 or chunk_tokens < 1:
-        raise ValueError(f"prefill needs tokens and a chunk_tokens of at least 1, got {chunk_tokens}")
+        raise ValueError(
+            "prefill needs tokens and a chunk_tokens of at least 1, got "
+            f"{input_ids.shape[1]} tokens in chunks of {chunk_tokens}"
+        )
     for chunk in input_ids.split(chunk_tokens, dim=1):
         output = student(input_ids=chunk, cache=cache, use_cache=True, logits_to_keep=1)
         cache = output.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -9,9 +10,10 @@ POSITIONS = ("text", "cache")
 
 
 def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a whole number of tokens, got {value!r}")
-    return value.__index__()
+    try:
+        return operator.index(None if isinstance(value, bool) else value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number of tokens, got {value!r}") from None
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,10 @@ def before_forward(decoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
         _check_cache(cache, decoder._swa)
         start = cache.get_seq_length()
     tokens = kwargs.get("input_ids") if kwargs.get("inputs_embeds") is None else kwargs["inputs_embeds"]
+    if kwargs.get("output_attentions") and decoder.config._attn_implementation != "swa_reference":
+        raise ValueError(
+            'only impl="reference" forms attention weights: applied(model, spec, impl="reference")'
+        )
     _check_positions(kwargs.get("position_ids"), kwargs.get("attention_mask"))
     _note_padding(kwargs.get("attention_mask"), cache, start + tokens.shape[1])
     if decoder._swa.unrotated:
@@ -72,7 +76,8 @@ def _check_cache(cache, swa: Student) -> None:
 
 
 def _check_positions(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:
-    if position_ids is None or attention_mask is not None or position_ids.shape[-1] < 2:
+    padded = isinstance(attention_mask, Tensor) and not bool(attention_mask.all())
+    if position_ids is None or padded or position_ids.shape[-1] < 2:
         return
     if bool((position_ids.diff(dim=-1) != 1).any()):
         raise ValueError(

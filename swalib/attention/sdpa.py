@@ -142,7 +142,7 @@ def _in_cache(tile: Tile, q, k, v, spec: SWA, scale: float, rope: RopeFunction, 
     groups = q.shape[1] // k.shape[1]
     base = tile.q_pos.amin(1, keepdim=True)
     is_sink = (tile.k_pos < spec.sinks).to(q.device)[:, None, None, :]
-    keys = torch.where(is_sink.mT, rope(k, tile.k_pos), rope(k, tile.k_pos - base))
+    keys = torch.where(is_sink.mT, rope(k, tile.k_pos.clamp(max=spec.sinks)), rope(k, tile.k_pos - base))
     keys = keys.repeat_interleave(groups, dim=1)
     to_sinks = rope(q, query_position(tile.q_pos, spec)) @ keys.mT
     to_recents = rope(q, tile.q_pos - base) @ keys.mT

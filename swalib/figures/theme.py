@@ -40,7 +40,7 @@ PAGE = {
         "grid": "#E9ECEF",
         "paper": "#FFFFFF",
         "faint": "#F1F3F5",
-        "accent": "#C2185B",
+        "accent": "#FF4FA3",
     },
     "dark": {
         "ink": "#CED6DD",
