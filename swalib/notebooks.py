@@ -204,7 +204,7 @@ def _require_declared(name: str, key: str, value: object, defaults: Mapping[str,
     same = isinstance(value, type(default)) or (isinstance(default, float) and type(value) is int)
     if None not in (default, value) and (not same or isinstance(value, bool) != isinstance(default, bool)):
         raise BookError(
-            f"{name}: parameter {key!r} is a {type(default).__name__} like {default!r}, not {value!r}."
+            f"{name}: parameter {key!r} is of type {type(default).__name__}, like {default!r}, not {value!r}."
         )
 
 

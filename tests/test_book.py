@@ -112,13 +112,13 @@ def test_a_missing_or_foreign_kernelspec_does_not_matter(folder: Path, kernel: d
             {"widnow": 3},
             "01_toy has no parameter 'widnow': choose from mode, window, rate, texts.",
         ),
-        ("01_toy", "cpu", {"window": "64"}, "01_toy: parameter 'window' is a int like 7, not '64'."),
-        ("01_toy", "cpu", {"window": True}, "01_toy: parameter 'window' is a int like 7, not True."),
+        ("01_toy", "cpu", {"window": "64"}, "01_toy: parameter 'window' is of type int, like 7, not '64'."),
+        ("01_toy", "cpu", {"window": True}, "01_toy: parameter 'window' is of type int, like 7, not True."),
         (
             "01_toy",
             "cpu",
             {"texts": "novel"},
-            "01_toy: parameter 'texts' is a list like ['essay'], not 'novel'.",
+            "01_toy: parameter 'texts' is of type list, like ['essay'], not 'novel'.",
         ),
     ],
 )

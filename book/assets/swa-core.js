@@ -119,10 +119,12 @@
       this.warning = `s must be below w = ${w}: s is now ${this.state.sinks}`;
     }
 
+    // Figures that only follow wait until the one under the reader's hand is drawn.
     drawSoon() {
       if (this.pending) return;
       this.pending = true;
-      root.setTimeout(() => { this.pending = false; this.draw(); }, 0);
+      const later = root.requestIdleCallback || ((task) => root.setTimeout(task, 0));
+      later(() => { this.pending = false; this.draw(); }, { timeout: 300 });
     }
 
     draw(afresh) {

@@ -79,25 +79,42 @@
     });
   }
 
+  function sayHere(el, source, { window: w, sinks: s }, theme) {
+    const value = (method, x) => inColour(theme, method, number(x)), here = source.cells[`${w},${s}`] || {};
+    SWA.say(el, `Perplexity of SWA(${w}, ${s}): `, value(s === 0 ? "no_sinks" : "sinks", here.ppl), "; full attention: ",
+      value("full", source.full.ppl), ".");
+  }
+
+  function marks(data, cells, state, theme) {
+    const missing = cells.filter((one) => one.exists && one.ppl === null);
+    return [...missing.map((one) => hatch(one, theme.axis)), outline(data, state, theme.accent)];
+  }
+
   function drawHeat(el, data, state, theme) {
     const source = SWA.sourceOf(data, state), narrow = SWA.isNarrow(el), cells = cellsOf(data, source);
-    const { window: w, sinks: s } = state, value = (method, x) => inColour(theme, method, number(x));
-    const missing = cells.filter((one) => one.exists && one.ppl === null), here = (source.cells[`${w},${s}`] || {}).ppl;
-    SWA.say(el, `Perplexity of SWA(${w}, ${s}): `, value(s === 0 ? "no_sinks" : "sinks", here), "; full attention: ",
-      value("full", source.full.ppl), ".");
+    sayHere(el, source, state, theme);
+    el.swaSource = source;
     const layout = SWA.layout(el, theme, {
       height: narrow ? 300 : 360, margin: { l: 58, r: narrow ? 8 : 90, t: 8, b: 48 }, dragmode: false,
       xaxis: listed(data.windows, "window w (tokens)"), yaxis: listed(data.sinks, "sinks s (tokens)"),
-      shapes: [...missing.map((one) => hatch(one, theme.axis)), outline(data, state, theme.accent)],
+      shapes: marks(data, cells, state, theme),
     });
     return SWA.plot(el, heatTraces(theme, data, cells, narrow), layout).then(() => pickCell(el, data));
+  }
+
+  // A slider only moves the outline; the cells stay.
+  function updateHeat(el, data, state, theme) {
+    const source = SWA.sourceOf(data, state);
+    if (source !== el.swaSource) return drawHeat(el, data, state, theme);
+    sayHere(el, source, state, theme);
+    return SWA.relayout(el, { shapes: marks(data, cellsOf(data, source), state, theme) });
   }
 
   const heatControls = (data) => [
     ...SWA.sourceControls(data, "measured on"), SWA.windowControl(data.windows, data.initial.window),
     SWA.sinksControl(data.sinks, data.initial.sinks),
   ];
-  SWA.register("heatmap", { controls: heatControls, draw: drawHeat });
+  SWA.register("heatmap", { controls: heatControls, draw: drawHeat, update: updateHeat });
 
   // ---- Attention mass on the first tokens, layer by head.
   const first = (n) => (n === 1 ? "the first token" : `the first ${n} tokens`);

@@ -86,6 +86,7 @@
   };
 
   SWA.plot = (el, traces, layout) => root.Plotly.react(el, traces, layout, CONFIG);
+  SWA.relayout = (el, changes) => root.Plotly.relayout(el, changes);
 
   // ---- Axes from the whole range of the data, so that they stay where they are while a slider moves.
   const logTicks = (title, span, ticks) => ({

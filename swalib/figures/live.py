@@ -41,7 +41,7 @@ def live_collapse(rows: pd.DataFrame, window: int, sinks: int) -> Figure:
 def _build(compute: Compute, text: str, window: int, sinks: int):
     import ipywidgets as widgets
 
-    wide = widgets.Layout(width="100%")
+    wide = widgets.Layout(width="auto")
     area = widgets.Textarea(
         value=text, placeholder="Your own text, a few hundred words or more", rows=8, layout=wide
     )
