@@ -8,10 +8,8 @@ import pytest
 import yaml
 
 from swalib import book, notebooks, results
-from swalib.cli import app
 from swalib.notebooks import BookError, NotebookFailed, run_notebook
 from swalib.reproduce import reproduce
-from swalib.site import check
 
 SHOW = """
 import sys
@@ -192,55 +190,6 @@ def test_owner(folder: Path):
         notebooks.owner("reach", folder)
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (
-            '<script src="https://cdn.example/x.js"></script>',
-            "loads https://cdn.example/x.js from the network",
-        ),
-        (
-            '<script>import("https://cdn.example/y.mjs")</script>',
-            "loads https://cdn.example/y.mjs from the network",
-        ),
-        ('<link rel="preload stylesheet" href="//fonts.example/a.css">', "loads //fonts.example/a.css from"),
-        (
-            '<img src="there.png" srcset="there.png 1x, https://i.example/2.png 2x">',
-            "https://i.example/2.png",
-        ),
-        ("<p style=\"background: url('http://i.example/b.png')\">", "http://i.example/b.png"),
-        ('<style>@import "https://f.example/c.css";</style>', "https://f.example/c.css"),
-        ('<img src="gone.png">', "loads gone.png, which is not there"),
-        ('<img src="/there.png">', "loads /there.png, which is not there"),
-        ('<a href="gone.html#top">x</a>', "links to gone.html#top, which is not there"),
-        ('<script type="application/vnd.jupyter.widget-view+json">{}</script>', "shows a Jupyter widget"),
-    ],
-)
-def test_check_names_the_page_and_the_address(tmp_path: Path, body: str, says: str):
-    page = tmp_path / "page.html"
-    (tmp_path / "there.png").touch()
-    fine = """<link rel="canonical" href="https://a.example/"><a href="https://a.example/x.js">out</a>
-    <script type="application/json">{"a": "https://a.example/z.js"}</script><img src="there.png?digest=1">
-    <img src="data:image/png;base64,AA=="><a href="page.html?x=1#y">self</a><a href="#top">x</a>
-    <a href="mailto:x@y">m</a>"""
-    page.write_text(fine)
-    check(tmp_path)
-    page.write_text(fine + body)
-    with pytest.raises(BookError) as caught:
-        check(tmp_path)
-    assert says in str(caught.value)
-    assert str(caught.value).startswith(f"{page} ")
-
-
-def test_check_reads_stylesheets_and_wants_a_page(tmp_path: Path):
-    with pytest.raises(BookError, match="holds no page"):
-        check(tmp_path)
-    (tmp_path / "page.html").write_text("")
-    (tmp_path / "a.css").write_text("@font-face { src: url(https://f.example/a.woff2) }")
-    with pytest.raises(BookError, match=r"a\.css loads https://f\.example/a\.woff2 from the network"):
-        check(tmp_path)
-
-
 TOY_CONFIG = {
     "title": "Toy",
     "author": "swalib",
@@ -319,43 +268,3 @@ def test_reproduce_judges_every_fresh_row_and_names_what_it_skips(folder: Path, 
     assert report.skipped[0].endswith(": no wheel today")
     assert len(results.read("toy", tmp_path / "_build" / "reproduced")) == 4
     assert len(results.read("toy", tmp_path / "results")) == 6
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["run", "99_none"], "swa: no notebook is called '99_none': choose from "),
-        (
-            ["run", "01_sinks", "--preset", "huge"],
-            "swa: no preset is called 'huge': choose from cpu, gpu, paper, smoke.",
-        ),
-        (["run", "01_sinks", "-p", "mode"], "swa: parameters are given as `-p NAME VALUE`, not '-p mode'."),
-        (
-            ["run", "01_sinks", "-q", "mode", "run"],
-            "swa: parameters are given as `-p NAME VALUE`, not '-q mode run'.",
-        ),
-        (["measure", "nothing_like_it"], "swa: no notebook measures 'nothing_like_it': choose from "),
-    ],
-)
-def test_the_command_line_answers_bad_input_with_one_sentence(words: list[str], says: str, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        app(words)
-    assert stopped.value.code == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(says)
-    assert err.count("\n") == 1
-
-
-def test_status_and_check_tell_what_is_there(results_folder: Path, capsys):
-    results.load_or_run(
-        {"experiment": "toy", "version": 1}, lambda: results.Measured([results.Value("x", 1, "")]), "run"
-    )
-    for command, says in (
-        ("status", "toy: 1 runs, 1 rows, last measured 20"),
-        ("check", "notebooks are fit to be read"),
-    ):
-        with pytest.raises(SystemExit) as stopped:
-            app([command])
-        assert stopped.value.code == 0
-        assert says in capsys.readouterr().out
