@@ -26,15 +26,16 @@ MODEL = "smollm2-135m"
 WINDOW, SINKS = 512, 4
 CHUNK = 1024
 DECODE_STEPS = 16
-PREFILL_LENGTHS = (8192, 32768)
-DECODE_LENGTHS = (1024, 8192, 32768, 65536)
+LENGTHS = {"decode": (1024, 8192, 32768, 65536), "native": (8192,), "prefill": (8192, 32768)}
 
 
 def native_sliding(teacher: PreTrainedModel, window: int) -> PreTrainedModel:
     """The same weights as a Mistral with transformers' own sliding window and sliding cache."""
-    fields = teacher.config.to_dict()
-    keep = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_parameters", "tie_word_embeddings"]
-    config = MistralConfig(**{name: fields[name] for name in keep}, sliding_window=window)
+    given = teacher.config.to_dict()
+    sizes = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings"]
+    heads = ["num_attention_heads", "num_key_value_heads", "hidden_act", "rms_norm_eps", "rope_parameters"]
+    kept = {name: given[name] for name in [*sizes, *heads, "tie_word_embeddings"]}
+    config = MistralConfig(**kept, sliding_window=window)
     with torch.device("meta"):
         native = MistralForCausalLM(config)
     native.load_state_dict(teacher.state_dict(), assign=True)
@@ -152,52 +153,64 @@ def measured(seconds: dict[str, list[float]]) -> Measured:
     )
 
 
-def main() -> None:
-    """Measure what is missing, and print every row."""
+def config(task: str, length: int, repeats: int) -> dict[str, object]:
+    """What identifies one comparison in the results."""
+    return {
+        "experiment": "speed",
+        "version": 1,
+        "model": MODEL,
+        "weights": models.weights_id(MODEL),
+        "method": "swa",
+        "window": WINDOW,
+        "sinks": 0 if task == "native" else SINKS,
+        "positions": "text",
+        "impl": "sdpa",
+        "dtype": "float32",
+        "task": task,
+        "context_tokens": length,
+        "hardware": hardware(),
+        "repeats": repeats,
+        "chunk_tokens": CHUNK if task == "prefill" else None,
+    }
+
+
+def expected_seconds(task: str, length: int) -> float:
+    """One round of a comparison on one core at 60 GFLOP/s, for the estimate."""
+    return 0.008 * length + 5.8e-7 * length**2 if task == "prefill" else 10 + 5e-4 * length
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--tasks", nargs="*", choices=list(LENGTHS), default=list(LENGTHS))
     parser.add_argument("--lengths", type=int, nargs="*", help="only these context lengths")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure what is missing, and print every row."""
+    asked = options()
     torch.set_num_threads(1)
-    teacher = models.load(MODEL).model
-    spec = SWA(WINDOW, SINKS)
+    plans = [(task, n) for task in asked.tasks for n in LENGTHS[task] if n in (asked.lengths or [n])]
+    absent = [plan for plan in plans if results.missing([config(*plan, asked.repeats)])]
+    seconds = asked.repeats * sum(expected_seconds(*plan) for plan in absent)
+    results.estimate(seconds / max(len(absent), 1), len(absent))
+    teacher, spec = models.load(MODEL).model, SWA(WINDOW, SINKS)
     student = models_under(teacher, spec)
-    plans = [
-        ("decode", length, lambda n: decode_runs(teacher, student, spec, n)) for length in DECODE_LENGTHS
-    ]
-    plans += [("decode against native sliding", 8192, lambda n: native_runs(teacher, n))]
-    plans += [("prefill", length, lambda n: prefill_runs(teacher, student, n)) for length in PREFILL_LENGTHS]
-    plans = [plan for plan in plans if not options.lengths or plan[1] in options.lengths]
-    results.estimate(
-        sum(4e-7 * n**2 + 0.02 * n for kind, n, _ in plans if kind == "prefill"), options.repeats
-    )
-    for task, length, runs in plans:
-        native = task.endswith("sliding")
-        config = {
-            "experiment": "speed",
-            "version": 1,
-            "model": MODEL,
-            "weights": models.weights_id(MODEL),
-            "method": "swa",
-            "window": WINDOW,
-            "sinks": 0 if native else SINKS,
-            "positions": "text",
-            "impl": "sdpa",
-            "dtype": "float32",
-            "task": task,
-            "context_tokens": length,
-            "hardware": hardware(),
-            "repeats": options.repeats,
-            "chunk_tokens": CHUNK if task == "prefill" else None,
-        }
+    runs = {
+        "decode": lambda n: decode_runs(teacher, student, spec, n),
+        "native": lambda n: native_runs(teacher, n),
+        "prefill": lambda n: prefill_runs(teacher, student, n),
+    }
+    for task, length in plans:
         found = results.load_or_run(
-            config, lambda runs=runs, n=length: measured(interleaved(runs(n), options.repeats)), "run"
+            config(task, length, asked.repeats),
+            lambda task=task, n=length: measured(interleaved(runs[task](n), asked.repeats)),
+            "run",
         )
-        print(
-            f"{task}, {length} tokens: "
-            + ", ".join(f"{row.metric} {row.value:.3g}" for row in found.rows.itertuples()),
-            flush=True,
-        )
+        numbers = ", ".join(f"{row.metric} {row.value:.3g}" for row in found.rows.itertuples())
+        print(f"{task}, {length} tokens: {numbers}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A damaged file is never read in part, and a folder that can't be written is found before hours are spent."""
+"""A damaged file is never read in part; a folder that can't be written is found before hours are spent."""
 
 import os
 from pathlib import Path
