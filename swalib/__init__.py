@@ -1,10 +1,14 @@
 """SWA(w, s) for Hugging Face models: sliding-window attention with sinks, exactly, and what it does."""
 
-from swalib.cache import SinkCache
-from swalib.canary import assert_applied
-from swalib.hf import applied, layer_specs, under
-from swalib.prefill import prefill
-from swalib.spec import SWA, Full, PerLayer
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swalib.cache import SinkCache
+    from swalib.canary import assert_applied
+    from swalib.hf import applied, layer_specs, under
+    from swalib.prefill import prefill
+    from swalib.spec import SWA, Full, PerLayer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -18,3 +22,19 @@ __all__ = [
     "prefill",
     "under",
 ]
+
+# Imported when first asked for: torch and transformers take seconds, which `swa check` should not.
+_HOME = {
+    **dict.fromkeys(("SWA", "Full", "PerLayer"), "spec"),
+    **dict.fromkeys(("applied", "layer_specs", "under"), "hf"),
+    "SinkCache": "cache",
+    "assert_applied": "canary",
+    "prefill": "prefill",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'swalib' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"swalib.{_HOME[name]}"), name)
+    return value

@@ -48,6 +48,7 @@ class Cell:
     text: str
     context_tokens: int = 512
     n: int = 4
+    device: str = "cpu"
 
     @property
     def first_query(self) -> int:
@@ -73,7 +74,7 @@ class Cell:
 
     def compute(self) -> Measured:
         """Run it."""
-        loaded = resident(self.model)
+        loaded = resident(self.model, self.device)
         ids = pieces(loaded, data.text(self.text), self.context_tokens, self.n)
         with proven(loaded, Full(), "reference") as student:
             mass = mass_on_first(student, ids, self.first_query)
@@ -85,14 +86,21 @@ class Cell:
         return Measured(values, {"mass": mass.astype(np.float32)})
 
 
-def measure(mode: str, models: Sequence[str], texts: Sequence[str], context_tokens: int = 512, n: int = 4):
+def measure(
+    mode: str,
+    models: Sequence[str],
+    texts: Sequence[str],
+    context_tokens: int = 512,
+    n: int = 4,
+    device: str = "cpu",
+) -> pd.DataFrame:
     """The mass on the first tokens by model, text, layer and head.
 
     Returns:
         DataFrame with columns model, task, layer, head, sinks_counted, mass, uniform (what a query that
         attends evenly would give), context_tokens, first_query.
     """
-    cells = [Cell(m, t, context_tokens, n) for m in models for t in texts]
+    cells = [Cell(m, t, context_tokens, n, device) for m in models for t in texts]
     frames = []
     for cell in tqdm(cells, desc="attention mass", disable=mode == "stored"):
         mass = results.load_or_run(cell.config(), cell.compute, mode).arrays["mass"]

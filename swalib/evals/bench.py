@@ -17,11 +17,12 @@ _resident: list[Loaded] = []
 _proven: set[tuple[str, Spec, str]] = set()
 
 
-def resident(name: str) -> Loaded:
-    """The model in fp32, kept in memory until another one is asked for."""
+def resident(name: str, device: str = "cpu") -> Loaded:
+    """The model in fp32 on `device` ("cpu", "cuda", ...), kept in memory until another one is asked for."""
     if not _resident or _resident[0].name != name:
         _resident.clear()
         _resident.append(models.load(name))
+    _resident[0].model.to(device)
     return _resident[0]
 
 

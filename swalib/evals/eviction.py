@@ -76,6 +76,7 @@ class Cell:
     prompt_tokens: int = 1024
     scored_tokens: int = 256
     n: int = 4
+    device: str = "cpu"
 
     def config(self) -> dict[str, object]:
         """What identifies the measurement in the results; see `swalib.results.run_key`."""
@@ -98,9 +99,9 @@ class Cell:
 
     def compute(self) -> Measured:
         """Run it."""
-        loaded = resident(self.model)
+        loaded = resident(self.model, self.device)
         length = self.prompt_tokens + self.scored_tokens + 1
-        ids = pieces(loaded, data.text(self.text), length, self.n)
+        ids = pieces(loaded, data.text(self.text), length, self.n).to(self.device)
         losses = torch.cat([self._losses(loaded, row[None]) for row in ids]).numpy()
         return Measured(summarise(losses, first=0), {"losses": losses.astype(np.float16)})
 
@@ -122,6 +123,7 @@ def measure(
     prompt_tokens: int = 1024,
     scored_tokens: int = 256,
     n: int = 4,
+    device: str = "cpu",
     bin_tokens: int = 16,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What each way of reading the prompt costs the tokens after it.
@@ -131,7 +133,7 @@ def measure(
         variant, window, sinks, position (tokens after the prompt, centre of a bin), loss (nats). Full
         attention's rows stand once for every window.
     """
-    sizes = {"prompt_tokens": prompt_tokens, "scored_tokens": scored_tokens, "n": n}
+    sizes = {"prompt_tokens": prompt_tokens, "scored_tokens": scored_tokens, "n": n, "device": device}
     cells = [
         Cell(m, t, SWA(w, sinks), variant, **sizes)
         for m in models

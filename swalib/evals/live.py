@@ -14,7 +14,9 @@ from swalib.spec import SWA, Full
 MAX_TOKENS = 2048
 
 
-def collapse(model: str, bin_tokens: int = 32) -> Callable[[str, int, int, str], pd.DataFrame]:
+def collapse(
+    model: str, device: str = "cpu", bin_tokens: int = 32
+) -> Callable[[str, int, int, str], pd.DataFrame]:
     """A function (text, window, sinks, positions) -> curves of full attention, SWA(w, 0) and SWA(w, s).
 
     The model is loaded at the first call. Texts are cut to `MAX_TOKENS` tokens. The function raises
@@ -23,7 +25,7 @@ def collapse(model: str, bin_tokens: int = 32) -> Callable[[str, int, int, str],
 
     def compute(text: str, window: int, sinks: int, positions: str = "text") -> pd.DataFrame:
         specs = [Full(), *dict.fromkeys([SWA(window, 0, positions), SWA(window, sinks, positions)])]
-        loaded = resident(model)
+        loaded = resident(model, device)
         ids = models.encode(loaded, text)[:, :MAX_TOKENS]
         if ids.shape[1] <= 2 * bin_tokens:
             raise ValueError(f"this text has {ids.shape[1]} tokens; give it more than {2 * bin_tokens}")

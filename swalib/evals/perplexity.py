@@ -112,6 +112,7 @@ class Cell:
     context_tokens: int = 2048
     n: int = 2
     impl: str = "sdpa"
+    device: str = "cpu"
 
     @property
     def first_scored(self) -> int:
@@ -137,7 +138,7 @@ class Cell:
 
     def compute(self) -> Measured:
         """Run it: the canary first, then the losses of every piece."""
-        loaded = resident(self.model)
+        loaded = resident(self.model, self.device)
         ids = pieces(loaded, data.text(self.text), self.context_tokens, self.n)
         with proven(loaded, self.spec, self.impl) as student:
             losses = torch.cat([token_losses(student, row[None]) for row in ids]).numpy()
@@ -182,6 +183,7 @@ def grid(
     context_tokens: int = 2048,
     n: int = 2,
     impl: str = "sdpa",
+    device: str = "cpu",
     bin_tokens: int = 32,
 ) -> Grid:
     """Perplexity of every model, text and spec of a grid: full attention, and SWA(w, s) wherever s < w.
@@ -197,7 +199,9 @@ def grid(
     """
     specs: list[SWA | Full] = [Full()]
     specs += [SWA(w, s, where) for where in positions for w in windows for s in sinks if s < w]
-    cells = [Cell(m, t, spec, context_tokens, n, impl) for m in models for spec in specs for t in texts]
+    cells = [
+        Cell(m, t, spec, context_tokens, n, impl, device) for m in models for spec in specs for t in texts
+    ]
     if mode == "run":
         absent = results.missing([cell.config() for cell in cells])
         results.estimate(context_tokens * n * _SECONDS_PER_TOKEN, len(absent))
