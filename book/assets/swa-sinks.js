@@ -99,7 +99,7 @@
   function ring(theme, method, x, y) {
     const line = { color: theme.methods[method], width: 2.5 };
     const marker = { symbol: "circle", size: 15, color: "rgba(0,0,0,0)", line };
-    return { type: "scatter", mode: "markers", name: `w = ${x}`, x: [x], y: [y ?? null], hoverinfo: "skip", marker };
+    return { type: "scatter", mode: "markers", name: `w = ${x}`, x: [x], y: [y ?? null], hoverinfo: "skip", cliponaxis: false, marker };
   }
 
   function fullLine(theme, full, windows) {
