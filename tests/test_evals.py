@@ -91,7 +91,7 @@ def test_summary_counts_from_the_first_scored_token_with_errors_over_blocks():
 
 def test_a_grid_measures_every_spec_and_reads_the_same_rows_back(text_file, tmp_path, monkeypatch):
     monkeypatch.setenv("SWALIB_RESULTS", str(tmp_path / "results"))
-    sizes = {"windows": [4, 8], "sinks": [0, 1, 4], "context_tokens": 64, "n": 2, "bin_tokens": 9}
+    sizes = {"windows": [4, 8], "sinks": [0, 1, 4], "context_tokens": 64, "n": 2}
     grids = [
         perplexity.grid(mode, ["tiny-llama"], [text_file], positions=("text", "cache"), **sizes)
         for mode in ("run", "stored")
@@ -101,7 +101,7 @@ def test_a_grid_measures_every_spec_and_reads_the_same_rows_back(text_file, tmp_
     pd.testing.assert_frame_equal(curves, grids[1].curves)
     assert len(rows) == 1 + 2 * (2 + 3)
     assert curves.groupby(["window", "sinks", "positions"], dropna=False)["position"].first().unique() == [
-        5.5
+        4.5
     ]
     # at s = 0 the two kinds of position are one function; at s = 4 they are not
     found = grids[0]
@@ -112,6 +112,23 @@ def test_a_grid_measures_every_spec_and_reads_the_same_rows_back(text_file, tmp_
     assert ppl["text"][0] == pytest.approx(ppl["cache"][0], rel=1e-4)
     assert ppl["text"][1] != pytest.approx(ppl["cache"][1], rel=1e-3)
     assert found.ppl("tiny-llama", text_file) == rows.loc[rows["method"] == "full", "ppl"].item()
+
+
+def test_a_curve_is_means_over_bins_of_equal_width_on_a_log_axis():
+    losses = np.stack([np.arange(40.0), np.arange(40.0) + 2])
+    found = perplexity.curve(losses, bins_per_octave=1)
+    assert found["position"].tolist() == [4.5, 12.5, 24.5, 36.5]
+    assert found["loss"].tolist() == [4.5, 12.5, 24.5, 36.5]
+    assert perplexity.curve(losses[:, :3])["loss"].tolist() == [2.0]
+
+
+def test_what_was_not_measured_is_a_row_with_the_command(text_file):
+    found = perplexity.grid("smoke", ["tiny-llama"], [text_file], [4, 8], [0], context_tokens=32, n=1)
+    rows = found.fill([4, 8], [0, 2, 4], "swa measure sinks").rows
+    absent = rows[rows["ppl"].isna()]
+    assert absent[["window", "sinks"]].to_numpy().tolist() == [[4, 2], [8, 2], [8, 4]]
+    assert set(absent["command"]) == {"swa measure sinks"}
+    assert len(rows) == 3 + len(absent)
 
 
 def test_a_missing_row_names_the_command_and_a_wrong_window_is_another_row(text_file, tmp_path, monkeypatch):
@@ -195,13 +212,13 @@ def test_prefill_in_chunks_is_one_forward(loaded, chunk_tokens):
 
 
 def test_the_live_panel_computes_what_the_grid_would(loaded):
-    compute = live.collapse("tiny-llama", bin_tokens=8)
+    compute = live.collapse("tiny-llama")
     curves = compute(TEXT * 2, 8, 2, "text")
     assert curves.groupby(["window", "sinks"], dropna=False).ngroups == 3
     ids = models.encode(loaded, TEXT * 2)
     with applied(loaded.model, SWA(8, 2)) as student:
-        expected = perplexity.curve(perplexity.token_losses(student, ids).numpy(), 8)
+        expected = perplexity.curve(perplexity.token_losses(student, ids).numpy())
     got = curves[(curves["window"] == 8) & (curves["sinks"] == 2)]
     assert np.allclose(got["loss"], expected["loss"])
-    with pytest.raises(ValueError, match="give it more than 16"):
+    with pytest.raises(ValueError, match="give it at least 32"):
         compute("short", 8, 2, "text")

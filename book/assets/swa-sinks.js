@@ -99,7 +99,8 @@
   function ring(theme, method, x, y) {
     const line = { color: theme.methods[method], width: 2.5 };
     const marker = { symbol: "circle", size: 15, color: "rgba(0,0,0,0)", line };
-    return { type: "scatter", mode: "markers", name: `w = ${x}`, x: [x], y: [y ?? null], hoverinfo: "skip", cliponaxis: false, marker };
+    const place = { name: `w = ${x}`, x: [x], y: [y ?? null], hoverinfo: "skip", cliponaxis: false };
+    return { type: "scatter", mode: "markers", ...place, marker };
   }
 
   function fullLine(theme, full, windows) {

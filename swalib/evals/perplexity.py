@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -168,6 +169,20 @@ class Grid(NamedTuple):
         cell = (rows["window"] == window) & (rows["sinks"] == sinks) & (rows["positions"] == positions)
         return float(rows.loc[cell.fillna(False), "ppl"].iloc[0])
 
+    def fill(self, windows: Sequence[int], sinks: Sequence[int], command: str) -> Grid:
+        """With a row without numbers for every cell that wasn't measured; `command` would measure it."""
+        nothing = {"ppl": np.nan, "stderr": np.nan, "loss": np.nan, "n": 0}
+        labels = {"method": "swa", "positions": "text", "command": command, **nothing}
+        measured = set(self.rows[["model", "task", "window", "sinks"]].itertuples(index=False, name=None))
+        absent = [
+            {"model": model, "task": task, "window": w, "sinks": s, **labels}
+            for model, task in self.rows[["model", "task"]].drop_duplicates().itertuples(index=False)
+            for w in windows
+            for s in sinks
+            if s < w and (model, task, w, s) not in measured
+        ]
+        return Grid(pd.concat([self.rows, pd.DataFrame(absent)], ignore_index=True), self.curves)
+
     def join(self, other: Grid) -> Grid:
         """Both grids as one."""
         return Grid(*(pd.concat(pair, ignore_index=True) for pair in zip(self, other, strict=True)))
@@ -184,7 +199,6 @@ def grid(
     n: int = 2,
     impl: str = "sdpa",
     device: str = "cpu",
-    bin_tokens: int = 32,
 ) -> Grid:
     """Perplexity of every model, text and spec of a grid: full attention, and SWA(w, s) wherever s < w.
 
@@ -219,17 +233,25 @@ def grid(
         perplexity = found.rows[found.rows["metric"] == "perplexity"].iloc[0]
         numbers = {"ppl": perplexity["value"], "stderr": perplexity["stderr"], "loss": loss["value"]}
         rows.append(labels | numbers | {"n": loss["n"]})
-        curves.append(curve(found.arrays["losses"], bin_tokens).assign(**labels))
+        curves.append(curve(found.arrays["losses"]).assign(**labels))
     return Grid(pd.DataFrame(rows), pd.concat(curves, ignore_index=True))
 
 
 _SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
 
 
-def curve(losses: np.ndarray, bin_tokens: int) -> pd.DataFrame:
-    """Mean over bins of neighbouring tokens and over pieces, of losses [pieces, t-1]: position, loss."""
-    mean = losses.astype(np.float64).mean(0)
-    bins = len(mean) // bin_tokens
-    loss = mean[: bins * bin_tokens].reshape(bins, bin_tokens).mean(1)
-    centre = 1 + bin_tokens * np.arange(bins) + bin_tokens / 2
-    return pd.DataFrame({"position": centre, "loss": loss})
+def curve(losses: np.ndarray, bins_per_octave: int = 4) -> pd.DataFrame:
+    """Loss along the text, of losses [pieces, t-1]: means over pieces and over bins that grow along it.
+
+    Returns:
+        columns position (mean of the bin's tokens) and loss (nats). The first bin has 8 tokens; edges then
+        grow by a factor of 2^(1 / bins_per_octave), so that a log axis shows bins of equal width.
+    """
+    mean, count = losses.astype(np.float64).mean(0), losses.shape[1]
+    steps = np.arange(bins_per_octave * max(np.log2(count / 8), 0))
+    edges = np.unique([0, *np.round(8 * 2 ** (steps / bins_per_octave)).astype(int), count])
+    edges = edges[edges <= count]
+    bins = [slice(*pair) for pair in pairwise(edges)]
+    position = 1 + np.arange(count)
+    means = {"position": [position[b].mean() for b in bins], "loss": [mean[b].mean() for b in bins]}
+    return pd.DataFrame(means)
