@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python benchmarks/students.py            # all lengths, resumable
     OMP_NUM_THREADS=1 python benchmarks/students.py --lengths 1024 8192
 
-Every figure is the median over `--repeats` interleaved runs, one thread, fp32, logits of the last token only.
-Lengths beyond the trained 8,192 tokens are timing only. Rows go to results/speed.csv, one CSV for all of it;
-a row that is there is not measured again.
+Every figure is the median over `--repeats` medians of interleaved calls, one thread, fp32, logits of the last
+token only. Lengths beyond the trained 8,192 tokens are timing only. Rows go to results/speed.csv, one CSV for
+all of it; a row that is there is not measured again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from swalib.results import Measured, Value
 MODEL = "smollm2-135m"
 WINDOW, SINKS = 512, 4
 CHUNK = 1024
-DECODE_STEPS = 16
+DECODE_STEPS = 16  # calls behind each median
+MOST_FULL_TOKENS = 32768  # a full cache beyond this isn't timed
 LENGTHS = {"decode": (1024, 8192, 32768, 65536), "native": (8192,), "prefill": (8192, 32768)}
 
 
@@ -56,72 +57,68 @@ def filled(cache, config, length: int):
 
 
 @torch.inference_mode()
-def decode_seconds(model: PreTrainedModel, cache) -> float:
-    """Median seconds of a decode step on top of `cache`."""
-    token = torch.tensor([[42]])
-    steps = []
-    for _ in range(DECODE_STEPS + 2):
-        started = time.perf_counter()
-        model(input_ids=token, cache=cache, use_cache=True)
-        steps.append(time.perf_counter() - started)
-    return statistics.median(steps[2:])
-
-
-@torch.inference_mode()
-def prefill_seconds(run: Callable[[], object]) -> float:
-    """Seconds of one prefill."""
+def seconds(run: Callable[[], object]) -> float:
+    """Seconds of one call."""
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
 
 
-def interleaved(runs: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Seconds by contender, one after the other in each round: a busy machine is busy for all of them."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+def interleaved(runs: dict[str, Callable[[], object]], repeats: int, steps: int) -> dict[str, list[float]]:
+    """Each contender's medians over `steps` calls, one for each repeat. They take turns call by call, so that a
+    machine that is busy for a while is busy for all of them."""
+    medians: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
-        for name, run in runs.items():
-            seconds[name].append(run())
-    return seconds
+        taken: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(steps):
+            for name, run in runs.items():
+                taken[name].append(seconds(run))
+        for name, calls in taken.items():
+            medians[name].append(statistics.median(calls))
+    return medians
 
 
-def prefill_runs(teacher, student, length: int) -> dict[str, Callable[[], float]]:
+def prefill_runs(teacher, student, length: int) -> dict[str, Callable[[], object]]:
     """Full causal prefill in one forward, as transformers does it, against chunks under SWA."""
     ids = torch.randint(teacher.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(1))
     return {
-        "full": lambda: prefill_seconds(lambda: teacher(input_ids=ids, use_cache=True, logits_to_keep=1)),
-        "swa": lambda: prefill_seconds(lambda: prefill(student, ids, chunk_tokens=CHUNK)),
+        "full": lambda: teacher(input_ids=ids, use_cache=True, logits_to_keep=1),
+        "swa": lambda: prefill(student, ids, chunk_tokens=CHUNK),
     }
 
 
-def decode_runs(teacher, student, spec: SWA, length: int) -> dict[str, Callable[[], float]]:
+def decoder(model: PreTrainedModel, cache) -> Callable[[], object]:
+    """A call that decodes one token on top of `cache`, warmed up."""
+    token = torch.tensor([[42]])
+
+    def step() -> None:
+        model(input_ids=token, cache=cache, use_cache=True)
+
+    seconds(step), seconds(step)
+    return step
+
+
+def decode_runs(teacher, student, spec: SWA, length: int) -> dict[str, Callable[[], object]]:
     """One token on top of a full cache of `length`, against one on top of w slots."""
     config = teacher.config
-
-    def swa() -> float:
-        cache = filled(SinkCache(layer_specs(student, spec)), config, length)
-        head = config.hidden_size // config.num_attention_heads
-        expected = config.num_hidden_layers * 2 * config.num_key_value_heads * spec.window * head * 4
-        if cache.allocated_bytes != expected:
-            raise AssertionError(f"the cache holds {cache.allocated_bytes} bytes, not {expected}")
-        return decode_seconds(student, cache)
-
-    runs = {"swa": swa}
-    if length <= 32768:
-        runs["full"] = lambda: decode_seconds(teacher, filled(DynamicCache(config=config), config, length))
+    cache = filled(SinkCache(layer_specs(student, spec)), config, length)
+    head = config.hidden_size // config.num_attention_heads
+    expected = config.num_hidden_layers * 2 * config.num_key_value_heads * spec.window * head * 4
+    if cache.allocated_bytes != expected:
+        raise AssertionError(f"the cache holds {cache.allocated_bytes} bytes, not {expected}")
+    runs = {"swa": decoder(student, cache)}
+    if length <= MOST_FULL_TOKENS:
+        runs["full"] = decoder(teacher, filled(DynamicCache(config=config), config, length))
     return runs
 
 
-def native_runs(teacher, length: int) -> dict[str, Callable[[], float]]:
+def native_runs(teacher, length: int) -> dict[str, Callable[[], object]]:
     """At s = 0: our cache against transformers' own sliding cache, the same window, the same weights."""
     native, spec = native_sliding(teacher, WINDOW), SWA(WINDOW, 0)
     student = models_under(teacher, spec)
     return {
-        "swa": lambda: decode_seconds(
-            student, filled(SinkCache(layer_specs(student, spec)), teacher.config, length)
-        ),
-        "native sliding": lambda: decode_seconds(
-            native, filled(DynamicCache(config=native.config), teacher.config, length)
-        ),
+        "swa": decoder(student, filled(SinkCache(layer_specs(student, spec)), teacher.config, length)),
+        "native sliding": decoder(native, filled(DynamicCache(config=native.config), teacher.config, length)),
     }
 
 
@@ -132,22 +129,22 @@ def models_under(teacher, spec: SWA):
     return student
 
 
-def measured(seconds: dict[str, list[float]]) -> Measured:
+def measured(medians: dict[str, list[float]]) -> Measured:
     """Median and spread (half the range over the median) of each contender, and its ratio to SWA's."""
     values = []
-    for name, runs in seconds.items():
+    for name, runs in medians.items():
         label = name.replace(" ", "_")
         middle = statistics.median(runs)
         values += [
             Value(f"{label}_ms", 1000 * middle, "ms", len(runs)),
             Value(f"{label}_spread_pct", 50 * (max(runs) - min(runs)) / middle, "%", len(runs)),
         ]
-    ours = statistics.median(seconds["swa"])
+    ours = statistics.median(medians["swa"])
     return Measured(
         values
         + [
             Value(f"{name.replace(' ', '_')}_over_swa", statistics.median(runs) / ours, "ratio", len(runs))
-            for name, runs in seconds.items()
+            for name, runs in medians.items()
             if name != "swa"
         ]
     )
@@ -194,8 +191,8 @@ def main() -> None:
     torch.set_num_threads(1)
     plans = [(task, n) for task in asked.tasks for n in LENGTHS[task] if n in (asked.lengths or [n])]
     absent = [plan for plan in plans if results.missing([config(*plan, asked.repeats)])]
-    seconds = asked.repeats * sum(expected_seconds(*plan) for plan in absent)
-    results.estimate(seconds / max(len(absent), 1), len(absent))
+    total = asked.repeats * sum(expected_seconds(*plan) for plan in absent)
+    results.estimate(total / max(len(absent), 1), len(absent))
     teacher, spec = models.load(MODEL).model, SWA(WINDOW, SINKS)
     student = models_under(teacher, spec)
     runs = {
@@ -206,7 +203,9 @@ def main() -> None:
     for task, length in plans:
         found = results.load_or_run(
             config(task, length, asked.repeats),
-            lambda task=task, n=length: measured(interleaved(runs[task](n), asked.repeats)),
+            lambda task=task, n=length: measured(
+                interleaved(runs[task](n), asked.repeats, 1 if task == "prefill" else DECODE_STEPS)
+            ),
             "run",
         )
         numbers = ", ".join(f"{row.metric} {row.value:.3g}" for row in found.rows.itertuples())

@@ -95,8 +95,9 @@ class SinkLayer(CacheLayerMixin):
     def _write(self, key_states: Tensor, value_states: Tensor, left_padding: Tensor | None) -> None:
         start, t = self.seen_tokens, key_states.shape[-2]
         self.seen_tokens = start + t
-        if left_padding is None and t == 1:
-            slot = int(slot_of(torch.tensor(start), self.spec))
+        if left_padding is None and t == 1:  # every decode step passes here: no tensors for one number
+            sinks = self.spec.sinks
+            slot = start if start < sinks else sinks + (start - sinks) % self.spec.recents
             self.keys[:, :, slot] = key_states[:, :, 0]
             self.values[:, :, slot] = value_states[:, :, 0]
             return

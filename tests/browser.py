@@ -51,12 +51,16 @@ class Opened:
 
     def slide(self, id: str, name: str, value) -> None:
         """Move slider `name` of figure `id` to `value` by keyboard, and wait until the figure shows it."""
-        self.page.focus(f"#{id}-{name}")
-        self.page.keyboard.press("Home")
-        for _ in range(100):
+        slider = f"#{id}-{name}"
+        last = int(self.page.get_attribute(slider, "max"))
+        self.page.focus(slider)
+        for step in range(last + 1):  # a key's event may come late on a busy machine: wait for each
+            self.page.keyboard.press("ArrowRight" if step else "Home")
+            self.page.wait_for_function(
+                "([slider, step]) => +document.querySelector(slider).value === step", arg=[slider, step]
+            )
             if self.state(id)[name] == value:
                 return
-            self.page.keyboard.press("ArrowRight")
         raise AssertionError(f"slider {name} of {id} has no value {value}")
 
     def state(self, id: str) -> dict:

@@ -9,7 +9,7 @@ import torch
 
 from swalib import SWA, Full, applied, models, prefill, results
 from swalib.canary import NotApplied
-from swalib.evals import attention_mass, bench, eviction, live, perplexity
+from swalib.evals import attention_mass, bench, eviction, live, perplexity, speed
 from swalib.tiny import tiny
 
 TEXT = (
@@ -222,3 +222,13 @@ def test_the_live_panel_computes_what_the_grid_would(loaded):
     assert np.allclose(got["loss"], expected["loss"])
     with pytest.raises(ValueError, match="give it at least 32"):
         compute("short", 8, 2, "text")
+
+
+def test_the_speed_table_shows_the_stored_ratios():
+    table = speed.table("stored")
+    assert set(table["what"]) == {"chunked prefill", "decode, one token", "decode, s = 0"}
+    timed = table[table["ratio"] != ""]
+    for row in timed.itertuples(index=False):
+        ours, other = (float(row[column].replace(",", "")) for column in (2, 4))
+        assert other / ours == pytest.approx(float(row[5][:-1]), rel=0.01)
+    assert speed.table("smoke").empty

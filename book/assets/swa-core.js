@@ -100,6 +100,12 @@
         .forEach((control) => state.set(control.name, this.state[control.name], this));
     }
 
+    // The first figure of a page to have a control sets it for all; a later one that can't follow moves no other.
+    introduce() {
+      this.controls.filter((control) => control.shared !== false && state.get(control.name) === undefined)
+        .forEach((control) => state.set(control.name, this.state[control.name], this));
+    }
+
     follow(name, value) {
       const control = this.controls.find((one) => one.name === name && one.shared !== false);
       if (!control || !control.values.includes(value) || this.state[name] === value) return;
@@ -212,7 +218,7 @@
     const figure = new Figure(holder, JSON.parse(block));
     figures.add(figure);
     figure.draw();
-    figure.publish();
+    figure.introduce();
     const resized = () => { if (figure.el.clientWidth !== figure.width) figure.draw(true); };
     figure.observer = new root.ResizeObserver(resized);
     figure.observer.observe(holder);
