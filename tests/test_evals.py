@@ -226,9 +226,9 @@ def test_the_live_panel_computes_what_the_grid_would(loaded):
 
 def test_the_speed_table_shows_the_stored_ratios():
     table = speed.table("stored")
-    assert set(table["what"]) == {"chunked prefill", "decode, one token", "decode, s = 0"}
+    assert set(table.index) == {"chunked prefill", "decode, one token", "decode, s = 0"}
     timed = table[table["ratio"] != ""]
     for row in timed.itertuples(index=False):
-        ours, other = (float(row[column].replace(",", "")) for column in (2, 4))
-        assert other / ours == pytest.approx(float(row[5][:-1]), rel=0.01)
+        ours, other = (float(row[column].replace(",", "")) for column in (1, 3))
+        assert other / ours == pytest.approx(float(row[4][:-1]), rel=0.01)
     assert speed.table("smoke").empty

@@ -15,7 +15,7 @@ CONTENDERS = {"full": "full attention, its own cache", "native_sliding": "transf
 
 
 def table(mode: str) -> pd.DataFrame:
-    """One line a comparison: context, milliseconds under SWA and of the contender, how often SWA fits into it.
+    """One line a comparison, by what was timed: context, milliseconds under SWA and of the contender, how often SWA fits into it.
 
     Empty in any other mode than "stored": timings are never taken inside a notebook.
 
@@ -41,4 +41,4 @@ def table(mode: str) -> pd.DataFrame:
                 "ratio": f"{other / values['swa_ms']:.2f}×" if other else "",
             }
         )
-    return pd.DataFrame(lines)
+    return pd.DataFrame(lines).set_index("what")
