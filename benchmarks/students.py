@@ -65,8 +65,8 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def interleaved(runs: dict[str, Callable[[], object]], repeats: int, steps: int) -> dict[str, list[float]]:
-    """Each contender's medians over `steps` calls, one for each repeat. They take turns call by call: a machine
-    that is busy for a while is busy for all of them."""
+    """Each contender's medians over `steps` calls, one for each repeat. They take turns call by call: a
+    machine that is busy for a while is busy for all of them."""
     medians: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         taken: dict[str, list[float]] = {name: [] for name in runs}

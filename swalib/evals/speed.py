@@ -15,7 +15,7 @@ CONTENDERS = {"full": "full attention, its own cache", "native_sliding": "transf
 
 
 def table(mode: str) -> pd.DataFrame:
-    """One line a comparison, by what was timed: context, milliseconds under SWA and of the contender, how often SWA fits into it.
+    """One line a comparison, by what was timed: context, milliseconds under SWA and of the other, ratio.
 
     Empty in any other mode than "stored": timings are never taken inside a notebook.
 
@@ -25,9 +25,8 @@ def table(mode: str) -> pd.DataFrame:
     if mode != "stored":
         return pd.DataFrame()
     lines = []
-    for (task, context, _), run in results.read("speed").groupby(
-        ["task", "context_tokens", "run_key"], sort=False
-    ):
+    runs = results.read("speed").groupby(["task", "context_tokens", "run_key"], sort=False)
+    for (task, context, _), run in runs:
         values = run.set_index("metric")["value"]
         what, contender = NAMES[task]
         other = values.get(f"{contender}_ms")
