@@ -10,6 +10,7 @@ from importlib import metadata, resources
 from pathlib import Path
 
 from swalib import provenance, results
+from swalib.figures.theme import legend
 from swalib.notebooks import BookError, Run, lint, names, run_notebook
 from swalib.provenance import ROOT
 from swalib.site import check
@@ -119,9 +120,10 @@ def _run(name: str, preset: str, root: Path, source: Path) -> Run:
 
 
 def _lay_out_figures(source: Path, runs: list[Run]) -> None:
-    """Each figure of each chapter as figures/<id>.html, which a page of prose can include."""
+    """Each figure of each chapter, and the legend, as figures/<id>.html, which pages of prose can include."""
     folder = source / "figures"
     folder.mkdir()
+    (folder / "legend.html").write_text(legend(), encoding="utf-8")
     for run in runs:
         for cell in json.loads(run.path.read_text(encoding="utf-8"))["cells"]:
             for output in cell.get("outputs", []):

@@ -232,3 +232,8 @@ def test_the_speed_table_shows_the_stored_ratios():
         ours, other = (float(row[column].replace(",", "")) for column in (1, 3))
         assert other / ours == pytest.approx(float(row[4][:-1]), rel=0.01)
     assert speed.table("smoke").empty
+
+
+def test_a_missing_timing_names_the_benchmark(results_folder):
+    with pytest.raises(results.MissingResult, match=r"measure with: .*benchmarks/students\.py"):
+        speed.table("stored")

@@ -25,7 +25,12 @@ def table(mode: str) -> pd.DataFrame:
     if mode != "stored":
         return pd.DataFrame()
     lines = []
-    runs = results.read("speed").groupby(["task", "context_tokens", "run_key"], sort=False)
+    try:
+        stored = results.read("speed")
+    except results.MissingResult:
+        command = "OMP_NUM_THREADS=1 python benchmarks/students.py"
+        raise results.MissingResult(f"no timing is stored; measure with: {command}") from None
+    runs = stored.groupby(["task", "context_tokens", "run_key"], sort=False)
     for (task, context, _), run in runs:
         values = run.set_index("metric")["value"]
         what, contender = NAMES[task]
@@ -40,4 +45,4 @@ def table(mode: str) -> pd.DataFrame:
                 "ratio": f"{other / values['swa_ms']:.2f}×" if other else "",
             }
         )
-    return pd.DataFrame(lines).set_index("what")
+    return pd.DataFrame(lines).set_index("what").rename_axis(None)

@@ -76,3 +76,17 @@ def palette() -> dict:
         for mode in PAGE
     }
     return {"layers": LAYERS, **pages}
+
+
+def legend() -> str:
+    """The methods and their colours as HTML for a page of prose, right on light paper and on dark."""
+    swatch = '<svg class="swa-{mode}" width="14" height="14" aria-hidden="true"><rect width="14" height="14" '
+    items = [
+        "".join(
+            swatch.format(mode=mode) + f'fill="{colour}"/></svg>'
+            for mode, colour in (("light", method.light), ("dark", method.dark))
+        )
+        + f" {method.label}"
+        for method in METHODS.values()
+    ]
+    return '<ul class="swa-legend">' + "".join(f"<li>{item}</li>" for item in items) + "</ul>\n"
