@@ -52,13 +52,11 @@ class Opened:
     def slide(self, id: str, name: str, value) -> None:
         """Move slider `name` of figure `id` to `value` by keyboard, and wait until the figure shows it."""
         slider = f"#{id}-{name}"
-        last = int(self.page.get_attribute(slider, "max"))
         self.page.focus(slider)
-        for step in range(last + 1):  # a key's event may come late on a busy machine: wait for each
+        for step in range(int(self.page.get_attribute(slider, "max")) + 1):
             self.page.keyboard.press("ArrowRight" if step else "Home")
-            self.page.wait_for_function(
-                "([slider, step]) => +document.querySelector(slider).value === step", arg=[slider, step]
-            )
+            # On a busy machine a key's event may come late: two frames on, it has been heard.
+            self.page.evaluate("new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))")
             if self.state(id)[name] == value:
                 return
         raise AssertionError(f"slider {name} of {id} has no value {value}")
@@ -79,7 +77,7 @@ _running: list[Browser] = []
 
 
 @contextmanager
-def _browser() -> Iterator[Browser]:
+def running_browser() -> Iterator[Browser]:
     """The browser already open, or a new one: a second Playwright inside the first is refused."""
     if _running:
         yield _running[0]
@@ -97,7 +95,7 @@ def open_page(
     path: Path | str, width: int = 1280, height: int = 900, dark: bool = False, reduced_motion: bool = False
 ) -> Iterator[Opened]:
     """Open the HTML file at `path` over file://, in a window of the given size and colour scheme."""
-    with _browser() as browser:
+    with running_browser() as browser:
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from browser import open_page
+from browser import open_page, running_browser
 
 from swalib import book, results
 from swalib.provenance import ROOT
@@ -52,6 +52,12 @@ def html(tmp_path_factory):
     finally:
         os.environ.pop("SWALIB_RESULTS")
         os.environ |= {} if before is None else {"SWALIB_RESULTS": before}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_browser_for_all_pages(html):
+    with running_browser():
+        yield
 
 
 def test_no_page_is_forgotten(html):
