@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from swalib.models import tiny
 from swalib.spec import Full, PerLayer, Spec
@@ -222,3 +222,16 @@ def in_chunks(
         cache = out.cache
         pieces.append(out.logits)
     return torch.cat(pieces, dim=1)
+
+
+def gpt2() -> PreTrainedModel:
+    """A causal LM of a family that SWA is not proven on."""
+    sizes = {
+        "n_layer": 1,
+        "n_embd": 8,
+        "n_head": 2,
+        "vocab_size": 11,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **sizes))

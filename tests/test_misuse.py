@@ -3,8 +3,8 @@
 import oracle
 import pytest
 import torch
-from oracle import error, ids, model, truth
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from oracle import error, gpt2, ids, model, truth
+from transformers import DynamicCache
 
 from swalib import SWA, PerLayer, SinkCache, applied, layer_specs, under
 
@@ -29,18 +29,6 @@ def test_blocks_that_run_something_else_or_nothing_are_fine():
         inner(ids(1, 3))
     with applied(model("llama"), A) as outer, applied(outer, B) as inner:
         inner(ids(1, 3))
-
-
-def gpt2():
-    sizes = {
-        "n_layer": 1,
-        "n_embd": 8,
-        "n_head": 2,
-        "vocab_size": 11,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **sizes))
 
 
 def gemma3(**settings):
