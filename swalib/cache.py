@@ -1,41 +1,16 @@
-"""The sink cache: a layer's s sinks and latest w - s tokens, in w slots allocated once that never move.
-
-The token at text position p lives in slot p if it is a sink, else in slot s + (p - s) mod (w - s): writing a
-token *is* evicting the one that left the window. The order of slots does not matter to attention, which is
-told each slot's position (`slot_positions`).
-"""
+"""The sink cache: a layer's s sinks and latest w - s tokens, in w slots allocated once that never move."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
-from swalib.spec import SWA, Full
-
-
-def slot_of(position: Tensor, spec: SWA) -> Tensor:
-    """The slot in which the token at a text position (>= 0) is kept."""
-    return torch.where(position < spec.sinks, position, spec.sinks + (position - spec.sinks) % spec.recents)
-
-
-def slot_positions(seen_tokens: Tensor, spec: SWA, slots: int) -> Tensor:
-    """Text position of the token in each of the first `slots` slots, or -1 where a slot is empty.
-
-    Args:
-        seen_tokens: integers [...], tokens that a row has been given so far.
-
-    Returns:
-        integers [..., slots].
-    """
-    slot = torch.arange(slots, device=seen_tokens.device)
-    newest = seen_tokens[..., None] - 1
-    ring = newest - (newest - slot) % spec.recents
-    position = torch.where(slot < spec.sinks, slot, ring)
-    empty = torch.where(slot < spec.sinks, slot > newest, ring < spec.sinks)
-    return position.masked_fill(empty, -1)
+from swalib.masks import is_sink
+from swalib.slots import live_slots, slot_of
+from swalib.spec import SWA, Full, LayerSpec, PerHead
 
 
 class SinkLayer(CacheLayerMixin):
@@ -75,6 +50,7 @@ class SinkLayer(CacheLayerMixin):
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        self._check(key_states)
         t, live = key_states.shape[-2], self.live_slots
         if t == 1:
             self._write(key_states, value_states, left_padding)
@@ -91,13 +67,25 @@ class SinkLayer(CacheLayerMixin):
         self._write(key_states, value_states, left_padding)
         return keys, values
 
+    def _check(self, key_states: Tensor) -> None:
+        b, h_kv, _, d = self.keys.shape
+        if (key_states.shape[0], key_states.shape[1], key_states.shape[3]) != (b, h_kv, d):
+            raise ValueError(
+                f"this cache holds {b} rows of {h_kv} key heads of {d}, and was given keys "
+                f"{tuple(key_states.shape)} [b, h_kv, t, d]: it belongs to another model or batch"
+            )
+        if (key_states.device, key_states.dtype) != (self.device, self.dtype):
+            raise ValueError(
+                f"this cache was begun in {self.dtype} on {self.device}, but the keys now come in "
+                f"{key_states.dtype} on {key_states.device}: begin a new cache after moving a model"
+            )
+
     @torch.no_grad()
     def _write(self, key_states: Tensor, value_states: Tensor, left_padding: Tensor | None) -> None:
         start, t = self.seen_tokens, key_states.shape[-2]
         self.seen_tokens = start + t
         if left_padding is None and t == 1:  # every decode step passes here: no tensors for one number
-            sinks = self.spec.sinks
-            slot = start if start < sinks else sinks + (start - sinks) % self.spec.recents
+            slot = self._slot(start)
             self.keys[:, :, slot] = key_states[:, :, 0]
             self.values[:, :, slot] = value_states[:, :, 0]
             return
@@ -107,12 +95,22 @@ class SinkLayer(CacheLayerMixin):
         for row, padding in rows:
             position = torch.arange(start - padding, start - padding + t)
             recent = position > position[-1] - self.spec.recents
-            stays = (position >= 0) & ((position < self.spec.sinks) | recent)
+            stays = (position >= 0) & (is_sink(position, self.spec) | recent)
             column = stays.nonzero()[:, 0]
             slot = slot_of(position[column], self.spec).to(self.keys.device)
             column = column.to(self.keys.device)
             self.keys[row].index_copy_(2, slot, key_states[row][:, :, column])
             self.values[row].index_copy_(2, slot, value_states[row][:, :, column])
+
+    def _slot(self, position: int) -> int:
+        """`slot_of` for one number."""
+        spec = self.spec
+        chosen = range(spec.sinks) if spec.sink_positions is None else spec.sink_positions
+        return (
+            chosen.index(position)
+            if position in chosen
+            else spec.sinks + (position - spec.sinks) % spec.recents
+        )
 
     def _own_slot(self, left_padding: Tensor | None) -> Tensor:
         """Where the newest token was written, bool [1 or b, 1, live slots, 1]."""
@@ -123,8 +121,8 @@ class SinkLayer(CacheLayerMixin):
 
     @property
     def live_slots(self) -> int:
-        """Slots in use by the longest row: min(seen tokens, window)."""
-        return min(self.seen_tokens, self.spec.window)
+        """Leading slots in use by the longest row."""
+        return live_slots(self.seen_tokens, self.spec)
 
     def get_seq_length(self) -> int:
         """Tokens seen, evicted ones included: the text position of the next token."""
@@ -132,11 +130,9 @@ class SinkLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(keys returned by the next `update`, 0)."""
-        return (
-            min(self.seen_tokens + 1, self.spec.window)
-            if query_length == 1
-            else self.live_slots + query_length
-        ), 0
+        if query_length == 1:
+            return live_slots(self.seen_tokens + 1, self.spec), 0
+        return self.live_slots + query_length, 0
 
     def get_max_length(self) -> int:
         """-1: a text of any length passes through."""
@@ -182,17 +178,31 @@ class SinkLayer(CacheLayerMixin):
 
 
 class SinkCache(Cache):
-    """A transformers cache: sink layers where a layer's spec is `SWA`, growing ones where it is `Full`.
+    """A transformers cache: sink layers where a layer's spec is `SWA`, growing ones where it is `Full`. Each
+    layer has slots for its own window; one whose heads differ (`PerHead`), for what any of them sees.
 
     Args:
-        specs: one `SWA` or `Full` per decoder layer, as `swalib.hf.layer_specs(model, spec)` gives them. A
-            student makes its own cache; build one by hand only to keep it over several calls.
+        specs: one spec per decoder layer, as `swalib.layer_specs(model, spec)` gives them. A student makes
+            its own cache; build one by hand only to keep it over several calls.
     """
 
-    def __init__(self, specs: Sequence[SWA | Full]) -> None:
-        super().__init__(layers=[SinkLayer(s) if isinstance(s, SWA) else DynamicLayer() for s in specs])
+    def __init__(self, specs: Sequence[LayerSpec]) -> None:
+        kept = [spec.envelope if isinstance(spec, PerHead) else spec for spec in specs]
+        super().__init__(layers=[DynamicLayer() if isinstance(k, Full) else SinkLayer(k) for k in kept])
         self.specs = tuple(specs)
         self.left_padding: Tensor | None = None
+        self._weights: int | None = None
+
+    def claim(self, model: nn.Module) -> None:
+        """Tie the cache to the weights of the first model that uses it; a teacher's students share theirs.
+
+        Raises:
+            ValueError: another model has used it.
+        """
+        weights = model.get_input_embeddings().weight.data_ptr()
+        if self._weights not in (None, weights) and self.get_seq_length():
+            raise ValueError("this cache holds the keys of another model, or of this one before it was moved")
+        self._weights = weights
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_, **__

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from swalib.cache import SinkCache
-from swalib.hf import attention_modules, check_supported, layer_specs
-from swalib.spec import SWA, Full, Spec
+from swalib.families import attention_modules
+from swalib.hf import check_supported, layer_specs
+from swalib.spec import SWA, Full, PerHead, Spec
 
 
 class NotApplied(AssertionError):
@@ -22,7 +25,8 @@ def assert_applied(model: PreTrainedModel, spec: Spec) -> None:
     A text of random tokens, just long enough for the window to slide, is run through the model; then each
     layer's attention is run alone on the hidden states it met. Changing keys that the last query must not see
     has to leave its output equal to the last bit; changing the window's oldest key, or the last sink, has to
-    move it; and a cached decode step has to give what the prefill gave.
+    move it; and a cached decode step has to give what the prefill gave. Where heads differ (`PerHead`), the
+    keys that none of them sees are the hidden ones.
 
     Args:
         model: a student (`with applied(model, spec) as student: assert_applied(student, spec)`), or any.
@@ -34,9 +38,10 @@ def assert_applied(model: PreTrainedModel, spec: Spec) -> None:
     check_supported(model)
     specs = layer_specs(model, spec)
     for layer in dict.fromkeys(specs):
-        if isinstance(layer, SWA):  # layers under one spec need texts of one length: they share the forwards
+        shown = layer.envelope if isinstance(layer, PerHead) else layer
+        if isinstance(shown, SWA):  # layers under one spec need texts of one length: they share the forwards
             members = [index for index, other in enumerate(specs) if other == layer]
-            _check_layers(model, layer, members)
+            _check_layers(model, shown, members)
     for index, (claimed, attention) in enumerate(zip(specs, attention_modules(model), strict=True)):
         carried = attention._swa.spec if hasattr(attention, "_swa") else Full()
         if carried != claimed:  # full attention, or positions of the other kind, under a window as wide
@@ -44,7 +49,7 @@ def assert_applied(model: PreTrainedModel, spec: Spec) -> None:
 
 
 def _check_layers(model: PreTrainedModel, spec: SWA, members: list[int]) -> None:
-    length = spec.window + spec.sinks + 3
+    length = spec.window + max(spec.sink_positions or [spec.sinks]) + 3
     prefill = _captured(model, members, length, None)
     cache = _fresh_cache(model)
     _captured(model, members, length - 1, cache)
@@ -55,15 +60,13 @@ def _check_layers(model: PreTrainedModel, spec: SWA, members: list[int]) -> None
         hidden_states = prefill[index].pop("hidden_states")
         decode[index].pop("hidden_states")
         for factor in (0, -1):  # a change of a key of tiny weight may be lost in rounding: then try another
-            variants = torch.cat(
-                [hidden_states]
-                + [_changed(hidden_states, [key], factor) for key in visible]
-                + [_changed(hidden_states, hidden, factor)]
-            )
+            changes = [[], *([key] for key in visible), hidden]
+            variants = [_changed(hidden_states, keys, factor) for keys in changes]
             attention = attention_modules(model)[index]
-            outputs = {
-                "prefill": attention(variants, cache=None, **prefill[index])[0],
-                "decode": _decoded(model, attention, variants, prefill[index], decode[index]),
+            given = prefill[index], decode[index]
+            outputs = {  # one by one: rows of a batch may lie, and so be rounded, differently in memory
+                "prefill": torch.cat([attention(variant, **given[0])[0] for variant in variants]),
+                "decode": torch.cat([_decoded(model, attention, variant, *given) for variant in variants]),
             }
             _require_blind(outputs, visible, hidden, where)
             missed = _missed(outputs, visible)
@@ -110,21 +113,24 @@ def _missed(outputs: dict[str, Tensor], visible: list[int]) -> str | None:
 def _edges(length: int, spec: SWA) -> tuple[list[int], list[int]]:
     """(keys that must each move the last query: the last sink, the window's oldest; all that must not)."""
     query = length - 1
-    hidden = list(range(spec.sinks, query - spec.recents + 1))
-    visible = [query - spec.recents + 1]
-    return ([spec.sinks - 1, *visible] if spec.sinks else visible), hidden
+    reach = length if spec.reach is None else spec.reach
+    oldest = query - min(spec.recents, reach) + 1
+    sinks = range(spec.sinks) if spec.sink_positions is None else spec.sink_positions
+    sinks = [key for key in sinks if query - key < reach and key < oldest]
+    return [*sinks[-1:], oldest], [key for key in range(oldest) if key not in sinks]
 
 
 def _captured(
     model: PreTrainedModel, members: list[int], length: int, cache: SinkCache | None
 ) -> dict[int, dict]:
-    """What a real forward passes to each attention module by keyword, its mask and positions among them."""
+    """What a real forward passes to each attention module, by name; the cache left out."""
     calls: dict[int, dict] = {}
-    wanted = ("hidden_states", "position_embeddings", "attention_mask", "position_ids")
 
     def record(index: int):
-        def hook(_module, _args, kwargs):
-            calls[index] = {name: kwargs[name] for name in wanted if name in kwargs}
+        def hook(module, args, kwargs):
+            names = inspect.signature(module.forward).parameters
+            given = dict(zip(names, args, strict=False)) | kwargs
+            calls[index] = {name: given[name] for name in names if name in given and name not in _CACHE_NAMES}
 
         return hook
 
@@ -139,6 +145,15 @@ def _captured(
         for hook in hooks:
             hook.remove()
     return calls
+
+
+_CACHE_NAMES = ("cache", "layer_past")
+
+
+def _cache_name(attention: nn.Module) -> str:
+    """What an attention module calls its cache."""
+    names = inspect.signature(attention.forward).parameters
+    return next(name for name in _CACHE_NAMES if name in names)
 
 
 def _fresh_cache(model: PreTrainedModel) -> SinkCache:
@@ -156,15 +171,17 @@ def _changed(hidden_states: Tensor, keys: list[int], factor: float) -> Tensor:
     return changed
 
 
-def _decoded(model, attention, variants: Tensor, prefill: dict, decode: dict) -> Tensor:
+def _decoded(model, attention, hidden_states: Tensor, prefill: dict, decode: dict) -> Tensor:
     """The last row's output when the earlier ones come from the cache."""
-    cache = _fresh_cache(model)
-    head = {"cache": cache, **prefill, "attention_mask": _shorter(prefill["attention_mask"])}
-    if "position_embeddings" in head:
-        head["position_embeddings"] = tuple(table[:, :-1] for table in head["position_embeddings"])
-    attention(variants[:, :-1], **head)
-    return attention(variants[:, -1:], **{**decode, "cache": cache})[0]
+    cache = {_cache_name(attention): _fresh_cache(model)}
+    attention(hidden_states[:, :-1], **{name: _shorter(value) for name, value in prefill.items()}, **cache)
+    return attention(hidden_states[:, -1:], **decode, **cache)[0]
 
 
-def _shorter(step):
-    return type(step)(step.start, step.length - 1) if hasattr(step, "start") else step
+def _shorter(value):
+    """What a module is given for all tokens, for all but the last."""
+    if hasattr(value, "start"):
+        return type(value)(value.start, value.length - 1)
+    if isinstance(value, tuple):
+        return tuple(table[:, :-1] for table in value)
+    return value[:, :-1] if isinstance(value, Tensor) else value

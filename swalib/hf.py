@@ -11,37 +11,40 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
+from dataclasses import replace
 from types import MethodType
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from swalib import families
 from swalib.attention import check_impl
-from swalib.positions import Rope
-from swalib.spec import SWA, Full, PerLayer, Spec
+from swalib.attention.sdpa import tile_length
+from swalib.families import FAMILIES, attention_modules
+from swalib.positions import Rope, RopeFunction, no_rope
+from swalib.spec import SWA, Full, LayerSpec, PerHead, PerLayer, Spec
 from swalib.student import LayerAttention, Student, before_forward, prepare_cache_for_generation
 
-FAMILIES = ("llama", "qwen2", "mistral", "gemma3_text")
 
-
-def layer_specs(model: PreTrainedModel, spec: Spec) -> tuple[SWA | Full, ...]:
+def layer_specs(model: PreTrainedModel, spec: Spec) -> tuple[LayerSpec, ...]:
     """The spec of each decoder layer of `model` under `spec`.
 
-    A layer trained with its own local window keeps it where the model also has global layers (Gemma3: SWA
-    goes to the global ones only, since a wider mask on a layer with a local RoPE breaks it). Where every
+    A layer trained with its own local window keeps it where the model has global layers too (Gemma, gpt-oss):
+    SWA goes to the global ones only, since a wider mask on a layer with a local RoPE breaks it. Where every
     layer is local (Mistral v0.1), SWA replaces the mask, but never shows more recents than the model was
-    trained with. `PerLayer` is taken as it stands, but `Full()` always means the layer's own mask.
+    trained with. `SWA(..., local="intersect")` shows local layers what both masks show instead. `PerLayer` is
+    taken as it stands, but `Full()` always means the layer's own mask.
 
     Raises:
         TypeError: `spec` is not a spec.
-        ValueError: `PerLayer` has not one entry per layer, or asks more recents of a local layer than it was
-            trained on.
+        ValueError: `PerLayer` has not one entry per layer, `PerHead` not one per query head, or a local layer
+            is asked for more recents than it was trained on.
     """
-    if not isinstance(spec, Full | SWA | PerLayer):
-        raise TypeError(f"a spec is Full(), SWA(window, sinks) or PerLayer(...), got {spec!r}")
+    if not isinstance(spec, Spec):
+        raise TypeError(f"a spec is Full(), SWA(window, sinks), PerHead(...) or PerLayer(...), got {spec!r}")
     config = model.config.get_text_config(decoder=True)
-    local = _local_windows(config)
+    local = families.local_windows(config)
     if isinstance(spec, PerLayer):
         if len(spec.layers) != len(local):
             raise ValueError(
@@ -49,37 +52,43 @@ def layer_specs(model: PreTrainedModel, spec: Spec) -> tuple[SWA | Full, ...]:
             )
         chosen = spec.layers
     else:
-        keeps_local = any(local) and not all(local)
+        keeps_local = any(local) and not all(local) and not _intersects(spec)
         chosen = [Full() if native and keeps_local else spec for native in local]
+    for layer in chosen:
+        if isinstance(layer, PerHead) and len(layer.heads) != config.num_attention_heads:
+            raise ValueError(
+                f"PerHead has {len(layer.heads)} specs, but a layer has {config.num_attention_heads} heads"
+            )
     return tuple(_within_native(layer, native) for layer, native in zip(chosen, local, strict=True))
 
 
-def _within_native(layer: SWA | Full, native: int | None) -> SWA | Full:
+def _intersects(spec: LayerSpec) -> bool:
+    return any(getattr(head, "local", "keep") == "intersect" for head in getattr(spec, "heads", (spec,)))
+
+
+def _within_native(layer: LayerSpec, native: int | None) -> LayerSpec:
     if native is None:
         return layer
+    if isinstance(layer, PerHead):
+        return PerHead(tuple(_within_native(head, native) for head in layer.heads))
     if isinstance(layer, Full):
         return SWA(native, 0)
+    if layer.local == "intersect":
+        return replace(layer, reach=min(native, layer.reach or native))
     if layer.recents > native:
         raise ValueError(
-            f"{layer} shows {layer.recents} recents to a layer trained with a local window of {native}"
+            f"{layer} shows {layer.recents} recents to a layer trained with a local window of {native}: "
+            'narrow it, or use local="intersect"'
         )
     return layer
-
-
-def _local_windows(config) -> list[int | None]:
-    """Each layer's native window in tokens (its own key counted), None for a global layer."""
-    window = getattr(config, "sliding_window", None)
-    types = getattr(config, "layer_types", None) or [None] * config.num_hidden_layers
-    if config.model_type == "mistral":
-        return [window] * config.num_hidden_layers
-    return [window if kind == "sliding_attention" else None for kind in types]
 
 
 def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedModel:
     """A student of `model` under `spec`: a new model object on the same parameters; `model` stays as it is.
 
     Args:
-        model: a transformers causal LM of one of `FAMILIES` (or a student, which is then given the new spec).
+        model: a transformers causal LM of one of `swalib.families.FAMILIES` (or a student, which is then
+            given the new spec).
         impl: how attention is computed, see `swalib.attention.attend`. "reference" also gives attention
             weights.
 
@@ -90,21 +99,75 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
     check_impl(impl)
     check_supported(model)
     layers = layer_specs(model, spec)
-    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    shared = {id(parameter): parameter for parameter in model.parameters()}
     student = copy.deepcopy(model, shared)
     decoder = student.base_model
     for key in [key for key, hook in decoder._forward_pre_hooks.items() if isinstance(hook, _Witness)]:
         del decoder._forward_pre_hooks[key]  # copied from a block that watches the model, not this student
-    unrotated = any(isinstance(layer, SWA) and layer.positions == "cache" for layer in layers)
     if not hasattr(decoder, "_swa"):
         decoder.register_forward_pre_hook(before_forward, with_kwargs=True)
-    decoder._swa = Student(spec, layers, unrotated)
-    for layer, attention in zip(layers, attention_modules(student), strict=True):
-        rope = Rope(decoder.rotary_emb, *_rope_layer_type(attention)) if unrotated else None
-        attention._swa = LayerAttention(layer, rope)
+    swa = decoder._swa = _student(student, spec, layers)
+    for index, (layer, attention) in enumerate(zip(layers, attention_modules(student), strict=True)):
+        attention._swa = LayerAttention(layer, _rope(student, index, attention) if swa.unrotated else None)
+        _set_sink_logits(attention, layer, model)
     student.config._attn_implementation = decoder.config._attn_implementation = f"swa_{impl}"
     student._prepare_cache_for_generation = MethodType(prepare_cache_for_generation, student)
     return student
+
+
+def _heads(layers: tuple[LayerSpec, ...]) -> list[SWA | Full]:
+    return [head for layer in layers for head in getattr(layer, "heads", (layer,))]
+
+
+def _student(model: PreTrainedModel, spec: Spec, layers: tuple[LayerSpec, ...]) -> Student:
+    """What the decoder has to know.
+
+    Raises:
+        ValueError: positions="cache" on a model that has no rotation, or not one for these windows.
+    """
+    in_cache = [isinstance(head, SWA) and head.positions == "cache" for head in _heads(layers)]
+    kind, longest, switch = families.family(model), families.longest_text(model), families.rope_switch(model)
+    if not any(in_cache):
+        return Student(spec, layers, False, longest, switch, kind.rotation is None)
+    if kind.rotation is None:
+        raise ValueError(
+            f'positions="cache" turns keys anew, and {model.config.model_type} adds its positions to the '
+            'embeddings: use positions="text"'
+        )
+    horizon = min(limit for limit in (longest, switch and switch.tokens, float("inf")) if limit is not None)
+    widest = max(layer.window for layer in _heads(layers) if isinstance(layer, SWA))
+    if widest + tile_length(SWA(widest, 0)) > horizon:
+        raise ValueError(
+            f'positions="cache" needs a window well below the {horizon} tokens this RoPE is made for'
+        )
+    if switch is not None and not all(in_cache):
+        raise ValueError(
+            'a RoPE that depends on the length of the text takes positions="cache" in all layers or in none'
+        )
+    return Student(spec, layers, True, None if all(in_cache) else longest)
+
+
+def _rope(model: PreTrainedModel, index: int, attention: nn.Module) -> RopeFunction:
+    if not getattr(attention, "use_rope", True):  # SmolLM3's layers without rotation
+        return no_rope
+    rotary_emb = model.base_model.rotary_emb
+    by_type = hasattr(rotary_emb, "layer_types")  # Gemma3, OLMo3: local and global layers turn differently
+    layer_type = model.config.layer_types[index] if by_type else None
+    return Rope(rotary_emb, families.family(model).rotation, layer_type)
+
+
+def _set_sink_logits(attention: nn.Module, layer: LayerSpec, teacher: PreTrainedModel) -> None:
+    """Give a layer its learned sink logits, which start at 0; a model with some of its own keeps those."""
+    wanted = {head.sink_logit for head in _heads((layer,)) if isinstance(head, SWA)} - {None}
+    if wanted and getattr(attention, "sinks", None) is not None:
+        raise ValueError("this model has sink logits of its own, which stay: leave sink_logit out")
+    if "learned" not in wanted:
+        if hasattr(attention, "sink_logits"):  # of the student that `teacher` is
+            del attention.sink_logits
+    elif not hasattr(attention, "sink_logits"):
+        like = next(attention.parameters())
+        heads = teacher.config.num_attention_heads
+        attention.sink_logits = nn.Parameter(torch.zeros(heads, dtype=like.dtype, device=like.device))
 
 
 def check_supported(model: PreTrainedModel) -> None:
@@ -114,23 +177,10 @@ def check_supported(model: PreTrainedModel) -> None:
     config = model.config
     if config.model_type not in FAMILIES:
         raise ValueError(
-            f"SWA is proven here on {', '.join(FAMILIES)}; this model is of type {config.model_type!r}"
+            f"SWA is proven here on {', '.join(sorted(FAMILIES))}; this model's type is {config.model_type!r}"
         )
     if getattr(config, "use_bidirectional_attention", False):
         raise ValueError("this model attends in both directions; SWA(w, s) is causal")
-    if getattr(config, "attn_logit_softcapping", None):
-        raise ValueError(
-            "this model caps its attention logits (attn_logit_softcapping), which is not supported"
-        )
-
-
-def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
-    """The self-attention module of each decoder layer, first layer first."""
-    return [layer.self_attn for layer in model.base_model.layers]
-
-
-def _rope_layer_type(attention: nn.Module) -> tuple[str, ...]:
-    return (attention.layer_type,) if attention.config.model_type == "gemma3_text" else ()
 
 
 class _Witness:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from swalib.spec import SWA, Full
+from swalib.spec import SWA, Full, PerHead
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, spec: SWA | Full) -> Tensor:
@@ -21,11 +21,24 @@ def visible(q_pos: Tensor, k_pos: Tensor, spec: SWA | Full) -> Tensor:
     causal = (k_pos >= 0) & (k_pos <= q_pos)
     if isinstance(spec, Full):
         return causal
-    return causal & ((k_pos < spec.sinks) | (q_pos - k_pos < spec.recents))
+    seen = causal & (is_sink(k_pos, spec) | (q_pos - k_pos < spec.recents))
+    return seen if spec.reach is None else seen & (q_pos - k_pos < spec.reach)
 
 
-def mask(length: int, spec: SWA | Full) -> Tensor:
-    """The whole mask, bool [length, length]: row i, column j is True iff query i sees key j."""
+def is_sink(position: Tensor, spec: SWA) -> Tensor:
+    """Which text positions (>= 0) hold a sink: the first ones, or the chosen ones; bool, same shape."""
+    if spec.sink_positions is None:
+        return position < spec.sinks
+    return torch.isin(position, torch.tensor(spec.sink_positions, device=position.device))
+
+
+def mask(length: int, spec: SWA | Full | PerHead) -> Tensor:
+    """The whole mask, bool [length, length]: row i, column j is True iff query i sees key j.
+
+    `PerHead` gives a mask for each head, [h, length, length].
+    """
+    if isinstance(spec, PerHead):
+        return torch.stack([mask(length, head) for head in spec.heads])
     position = torch.arange(length)
     return visible(position[:, None], position[None, :], spec)
 

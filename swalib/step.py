@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from swalib.attention import sdpa
-from swalib.cache import slot_positions
+from swalib.slots import live_slots, slot_positions
 from swalib.spec import SWA, Full
 
 
@@ -62,7 +62,8 @@ class Step:
         return position if self.padding is None else position - self.padding[:, None]
 
     def k_pos(self, spec: SWA | Full, columns: int) -> Tensor:
-        """Text positions of the key columns that a layer under `spec` attends to, [n] or [b, n]; -1 for none.
+        """Text positions of the key columns given to a layer whose cache is under `spec`, [n] or [b, n]; -1
+        for none.
 
         Raises:
             RuntimeError: that many columns can't be the keys of this forward (a cache of another kind or
@@ -72,8 +73,8 @@ class Step:
         if columns == total and (isinstance(spec, Full) or self.start == 0):
             return self._raw(0, total)
         if isinstance(spec, SWA):
-            live = min(self.start, spec.window)
-            if self.length == 1 and columns == min(total, spec.window):
+            live = live_slots(self.start, spec)
+            if self.length == 1 and columns == live_slots(total, spec):
                 return self._slots(total, spec, columns)
             if columns == live + self.length:
                 return torch.cat([self._slots(self.start, spec, live), self._raw(self.start, total)], dim=-1)
@@ -93,9 +94,9 @@ class Step:
         tokens = torch.tensor(seen) if self.padding is None else seen - self.padding
         return slot_positions(tokens, spec, slots)
 
-    def plan(self, spec: SWA | Full, columns: int) -> list[sdpa.Tile]:
-        """The tiles for layers under `spec`, worked out once per forward."""
-        key = (spec, columns)
+    def plan(self, spec: SWA | Full, kept: SWA | Full, columns: int) -> list[sdpa.Tile]:
+        """The tiles for heads under `spec`, given what a cache under `kept` keeps; once per forward."""
+        key = (spec, kept, columns)
         if key not in self._plans:
-            self._plans[key] = sdpa.plan(spec, self.q_pos, self.k_pos(spec, columns))
+            self._plans[key] = sdpa.plan(spec, self.q_pos, self.k_pos(kept, columns))
         return self._plans[key]

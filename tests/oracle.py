@@ -224,14 +224,7 @@ def in_chunks(
     return torch.cat(pieces, dim=1)
 
 
-def gpt2() -> PreTrainedModel:
-    """A causal LM of a family that SWA is not proven on."""
-    sizes = {
-        "n_layer": 1,
-        "n_embd": 8,
-        "n_head": 2,
-        "vocab_size": 11,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **sizes))
+def bloom() -> PreTrainedModel:
+    """A causal LM of a family that SWA can't go on: ALiBi biases instead of positions."""
+    sizes = {"n_layer": 1, "hidden_size": 8, "n_head": 2, "vocab_size": 11}
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model("bloom", **sizes))

@@ -5,6 +5,7 @@ import torch
 from oracle import double_loop
 
 from swalib.attention import attend, reference, sdpa
+from swalib.attention.scoring import Scoring
 from swalib.spec import SWA, Full
 
 IMPLS = ["sdpa", "reference"]
@@ -172,7 +173,7 @@ def test_the_scale_is_the_callers(impl):
 def test_the_weights_of_the_reference_are_zero_outside_and_sum_to_one():
     q, k, v = tensors(17, 17)
     at = torch.arange(17)
-    attended = reference.attend_with_weights(q, k, v, SWA(5, 2), at, at, D**-0.5)
+    attended = reference.attend_with_weights(q, k, v, SWA(5, 2), at, at, Scoring(D**-0.5))
     assert not attended.weights[:, :, ~double_loop(17, 5, 2)].any()
     near(attended.weights.sum(-1), torch.ones(B, H, 17, dtype=torch.float64))
     near(attended.weights @ v.repeat_interleave(H // H_KV, 1), attended.o)

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from swalib import SWA, Full, SinkCache, applied
-from swalib.cache import SinkLayer, slot_of, slot_positions
+from swalib.cache import SinkLayer
+from swalib.slots import slot_of, slot_positions
 from swalib.step import Step, left_padding
 
 H_KV, D, D_V = 2, 5, 3

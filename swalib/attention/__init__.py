@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from swalib.attention import reference, sdpa
+from swalib.attention.scoring import Scoring, by_head
+from swalib.attention.scoring import sink_logits as logits_of
 from swalib.positions import RopeFunction
-from swalib.spec import SWA, Full
+from swalib.spec import SWA, LayerSpec
 
 IMPLEMENTATIONS = {"reference": reference.attend, "sdpa": sdpa.attend}
 
@@ -27,13 +29,15 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    spec: SWA | Full,
+    spec: LayerSpec,
     impl: str = "sdpa",
     *,
     q_pos: Tensor | None = None,
     k_pos: Tensor | None = None,
     scale: float | None = None,
     rope: RopeFunction | None = None,
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
 ) -> Tensor:
     """Softmax attention in which each query sees exactly the keys `spec` shows it.
 
@@ -45,12 +49,16 @@ def attend(
             no token. Default: the keys are tokens 0 .. t_k-1 and the queries the last t_q of them.
         scale: factor on q·k, default 1/sqrt(d).
         rope: given when q and k come unrotated: `rope(x, positions)` turns them. Needed by positions="cache".
+        softcap: scores become softcap · tanh(score / softcap), as in Gemma 2.
+        sink_logits: [h], a logit that joins every softmax of its head without key or value, as in gpt-oss;
+            needed by sink_logit="learned".
 
     Returns:
         [b, h, t_q, d_v], q's dtype.
 
     Raises:
-        ValueError: shapes that do not fit together, an unknown impl, or positions="cache" without `rope`.
+        ValueError: shapes that do not fit together, an unknown impl, or positions="cache" without `rope`, or
+            sink logits that the spec does not have, or lacks.
     """
     check_impl(impl)
     shapes_fit = q.ndim == k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0]
@@ -59,7 +67,8 @@ def attend(
             "attend takes q [b, h, t_q, d], k [b, h_kv, t_k, d], v [b, h_kv, t_k, d_v] with h a multiple of "
             f"h_kv; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
-    if isinstance(spec, SWA) and spec.positions == "cache" and rope is None:
+    heads = getattr(spec, "heads", (spec,))
+    if rope is None and any(isinstance(head, SWA) and head.positions == "cache" for head in heads):
         raise ValueError('positions="cache" turns keys anew at every step: pass unrotated q, k and rope=')
     t_q, t_k = q.shape[-2], k.shape[-2]
     k_pos = torch.arange(t_k) if k_pos is None else k_pos
@@ -68,4 +77,9 @@ def attend(
         if position.shape not in ((length,), (1, length), (q.shape[0], length)):
             raise ValueError(f"{name} must be [{length}] or [b, {length}], got {tuple(position.shape)}")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return IMPLEMENTATIONS[impl](q, k, v, spec, q_pos, k_pos, scale, rope)
+    scoring = Scoring(scale, rope, softcap, logits_of(spec, q.shape[1], sink_logits, q))
+
+    def attention(spec, q, k, v, scoring):
+        return (IMPLEMENTATIONS[impl](q, k, v, spec, q_pos, k_pos, scoring),)
+
+    return by_head(spec, q, k, v, scoring, attention)[0]

@@ -8,21 +8,23 @@ import torch
 from torch import Tensor
 
 from swalib import masks
-from swalib.positions import RopeFunction, key_position, query_position
+from swalib.attention.scoring import Scoring
+from swalib.positions import key_position, query_position
 from swalib.spec import SWA, Full
 
 
 class Attended(NamedTuple):
-    """o [b, h, t_q, d_v]; weights [b, h, t_q, t_k]; log_sum_exp [b, h, t_q] of the visible scores."""
+    """o [b, h, t_q, d_v]; weights [b, h, t_q, t_k]; log_sum_exp [b, h, t_q] of the visible scores and
+    the sink logit, if there is one."""
 
     o: Tensor
     weights: Tensor
     log_sum_exp: Tensor
 
 
-def attend(q, k, v, spec, q_pos, k_pos, scale, rope=None) -> Tensor:
+def attend(q, k, v, spec, q_pos, k_pos, scoring) -> Tensor:
     """As `swalib.attention.attend`; computed in fp32, or fp64 where q is."""
-    return attend_with_weights(q, k, v, spec, q_pos, k_pos, scale, rope).o
+    return attend_with_weights(q, k, v, spec, q_pos, k_pos, scoring).o
 
 
 def attend_with_weights(
@@ -32,10 +34,11 @@ def attend_with_weights(
     spec: SWA | Full,
     q_pos: Tensor,
     k_pos: Tensor,
-    scale: float,
-    rope: RopeFunction | None = None,
+    scoring: Scoring,
 ) -> Attended:
     """As `attend`, with the weights. A query without a token (negative position) gets zeros."""
+    if scoring.dropout:
+        raise ValueError('impl="reference" has no attention dropout: call eval() or use impl="sdpa"')
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     groups = q.shape[1] // k.shape[1]
     keys = k.to(dtype).repeat_interleave(groups, dim=1)
@@ -44,10 +47,10 @@ def attend_with_weights(
     seen = masks.visible(q_pos[:, None, :, None], k_pos[:, None, None, :], spec)
     unseen = ~seen.any(-2)[..., None]  # what no query sees, an empty slot say, must never enter a product
     keys, values = keys.masked_fill(unseen, 0), values.masked_fill(unseen, 0)
-    scores = _scores(q.to(dtype), keys, spec, q_pos, k_pos, rope) * scale
-    scores = scores.masked_fill(~seen, -torch.inf)
+    scores = scoring.capped(_scores(q.to(dtype), keys, spec, q_pos, k_pos, scoring.rope) * scoring.scale)
     blind = ~seen.any(-1, keepdim=True)
-    weights = scores.masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0)
+    scores = scoring.with_sink_column(scores.masked_fill(~seen, -torch.inf))
+    weights = scoring.without_sink_column(scores.masked_fill(blind, 0).softmax(-1)).masked_fill(blind, 0)
     return Attended((weights @ values).to(q.dtype), weights.to(q.dtype), scores.logsumexp(-1))
 
 

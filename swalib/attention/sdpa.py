@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from swalib import masks
+from swalib.attention.scoring import Scoring
 from swalib.positions import RopeFunction, query_position
 from swalib.spec import SWA, Full
 
@@ -76,7 +77,9 @@ def _tile(spec: SWA | Full, queries: slice, q_pos: Tensor, k_pos: Tensor) -> Til
     lowest, highest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
     wanted = (k_pos >= 0) & (k_pos <= highest)
     if isinstance(spec, SWA):
-        wanted &= (k_pos < spec.sinks) | (lowest - k_pos < spec.recents)
+        wanted &= masks.is_sink(k_pos, spec) | (lowest - k_pos < spec.recents)
+        if spec.reach is not None:
+            wanted &= lowest - k_pos < spec.reach
     index = wanted.any(0).nonzero()[:, 0]
     if not len(index):  # queries of padding alone: any one column will do, its weight is cleared below
         index = torch.zeros(1, dtype=torch.long)
@@ -89,36 +92,20 @@ def _tile(spec: SWA | Full, queries: slice, q_pos: Tensor, k_pos: Tensor) -> Til
     return Tile(queries, keys, shown, dead if bool(dead.any()) else None, rows, columns)
 
 
-def attend(q, k, v, spec, q_pos, k_pos, scale, rope=None, dropout: float = 0.0) -> Tensor:
+def attend(q, k, v, spec, q_pos, k_pos, scoring) -> Tensor:
     """As `swalib.attention.attend`."""
-    return run(plan(spec, q_pos, k_pos), q, k, v, spec, scale, rope, dropout)
+    return run(plan(spec, q_pos, k_pos), q, k, v, spec, scoring)
 
 
-def run(
-    tiles: list[Tile],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    spec: SWA | Full,
-    scale: float,
-    rope: RopeFunction | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
+def run(tiles: list[Tile], q: Tensor, k: Tensor, v: Tensor, spec: SWA | Full, scoring: Scoring) -> Tensor:
     """Attention of a plan made by `plan` for the same positions; shapes as in `swalib.attention.attend`."""
-    in_cache = rope is not None and isinstance(spec, SWA) and spec.positions == "cache"
     outputs = []
     for tile in tiles:
         queries, keys, values = q[:, :, tile.queries], _take(k, tile.keys), _take(v, tile.keys)
         if tile.dead is not None:  # what lies in empty slots and padding must never enter a product
             dead = tile.dead[:, None, :, None].to(k.device)
             keys, values = keys.masked_fill(dead, 0), values.masked_fill(dead, 0)
-        if in_cache:
-            outputs.append(_in_cache(tile, queries, keys, values, spec, scale, rope, dropout))
-        else:
-            if rope is not None:
-                base = tile.q_pos.amin(1, keepdim=True)
-                queries, keys = rope(queries, tile.q_pos - base), rope(keys, tile.k_pos - base)
-            outputs.append(_grouped(queries, keys, values, tile.shown, scale, dropout))
+        outputs.append(_tile_output(tile, queries, keys, values, spec, scoring))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
 
 
@@ -126,28 +113,48 @@ def _take(x: Tensor, keys: slice | Tensor) -> Tensor:
     return x[:, :, keys] if isinstance(keys, slice) else x.index_select(2, keys.to(x.device))
 
 
-def _grouped(q: Tensor, k: Tensor, v: Tensor, shown: Shown | None, scale: float, dropout: float) -> Tensor:
+def _tile_output(tile: Tile, q: Tensor, k: Tensor, v: Tensor, spec: SWA | Full, scoring: Scoring) -> Tensor:
+    rope = scoring.rope
+    if rope is not None and isinstance(spec, SWA) and spec.positions == "cache":
+        return _weighted(_in_cache_scores(tile, q, k, spec, rope), tile.shown, v, scoring)
+    if rope is not None:
+        base = tile.q_pos.amin(1, keepdim=True)
+        q, k = rope(q, tile.q_pos - base), rope(k, tile.k_pos - base)
+    if scoring.softcap is None and scoring.sink_logits is None:
+        return _fused(q, k, v, tile.shown, scoring)
+    return _weighted(q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT, tile.shown, v, scoring)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, shown: Shown | None, scoring: Scoring) -> Tensor:
     """Queries that share a kv head become rows of one matrix, so keys are neither repeated nor copied."""
     b, h, t, d = q.shape
     groups = h // k.shape[1]
     q = q.reshape(b, k.shape[1], groups * t, d)
     bias = None if shown is None else shown.bias(groups, q)
-    o = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
+    o = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=bias, dropout_p=scoring.dropout, scale=scoring.scale
+    )
     return o.reshape(b, h, t, v.shape[-1])
 
 
-def _in_cache(tile: Tile, q, k, v, spec: SWA, scale: float, rope: RopeFunction, dropout: float) -> Tensor:
+def _weighted(products: Tensor, shown: Shown | None, v: Tensor, scoring: Scoring) -> Tensor:
+    """What the fused kernel can't do, from q·k [b, h, t, n]: soft-capping and sink logits, in fp32."""
+    scores = scoring.capped(products.float() * scoring.scale)
+    if shown is not None:
+        scores = scores + shown.bias(1, scores)
+    weights = scoring.without_sink_column(scoring.with_sink_column(scores).softmax(-1))
+    weights = F.dropout(weights.to(v.dtype), scoring.dropout)
+    return weights @ v.repeat_interleave(products.shape[1] // v.shape[1], dim=1)
+
+
+def _in_cache_scores(tile: Tile, q: Tensor, k: Tensor, spec: SWA, rope: RopeFunction) -> Tensor:
     """positions="cache": relative to a recent key the query stands where the text has it; relative to a sink,
-    at slot min(i, window-1). So two turned copies of the query, one softmax."""
-    groups = q.shape[1] // k.shape[1]
+    at slot min(i, window-1). So two turned copies of the query."""
     base = tile.q_pos.amin(1, keepdim=True)
     is_sink = (tile.k_pos < spec.sinks).to(q.device)[:, None, None, :]
-    keys = torch.where(is_sink.mT, rope(k, tile.k_pos.clamp(max=spec.sinks)), rope(k, tile.k_pos - base))
-    keys = keys.repeat_interleave(groups, dim=1)
+    nearby = (tile.k_pos - base).clamp(min=-spec.window)  # sinks lie further back, and are turned otherwise
+    keys = torch.where(is_sink.mT, rope(k, tile.k_pos.clamp(max=spec.sinks)), rope(k, nearby))
+    keys = keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     to_sinks = rope(q, query_position(tile.q_pos, spec)) @ keys.mT
     to_recents = rope(q, tile.q_pos - base) @ keys.mT
-    scores = torch.where(is_sink, to_sinks, to_recents).float() * scale
-    if tile.shown is not None:
-        scores = scores + tile.shown.bias(1, scores)
-    weights = F.dropout(scores.softmax(-1).to(v.dtype), dropout)
-    return weights @ v.repeat_interleave(groups, dim=1)
+    return torch.where(is_sink, to_sinks, to_recents)
