@@ -56,8 +56,8 @@ class SWA:
             parameter per head that starts at 0 (gpt-oss). None, the default: no such logit.
 
     A table in place of `window` or `sinks` gives each head, or each layer and head, its own; the value is
-    then a `PerHead` or `PerLayer`. `SWA([64, 128], 4)`: one entry for each query head; `SWA([[64], [32, 128]],
-    4)`: a row for each layer, with one entry for all its heads or one for each.
+    then a `PerHead` or `PerLayer`. `SWA([64, 128], 4)` has an entry for each query head; `SWA([[64], [32,
+    128]], 4)` a row for each layer, with one entry for all its heads or one for each.
 
     Raises:
         TypeError: window or sinks is neither an integer nor a table of integers.

@@ -86,14 +86,14 @@ def before_forward(decoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple
 def _check_length(swa: Student, start: int, total: int) -> None:
     if swa.longest_text is not None and total > swa.longest_text:
         raise ValueError(
-            f"this model has positions for {swa.longest_text} tokens, and this text reaches {total}: SWA hides "
-            "keys, but can't extend a table of positions"
+            f"this model has positions for {swa.longest_text} tokens, and this text reaches {total}: SWA "
+            "hides keys, but can't extend a table of positions"
         )
     if swa.rope_switch is not None and swa.rope_switch.crossed(start, total):
         raise ValueError(
-            f"this model's RoPE turns every token otherwise once a text passes {swa.rope_switch.tokens} tokens, "
-            f'and the cache holds keys turned for {start}: use positions="cache", or read the text anew in one '
-            "forward"
+            f"this model's RoPE turns every token otherwise once a text passes {swa.rope_switch.tokens} "
+            f'tokens, and the cache holds keys turned for {start}: use positions="cache", or read the text '
+            "anew in one forward"
         )
 
 
