@@ -7,14 +7,17 @@ if TYPE_CHECKING:
     from swalib.cache import SinkCache
     from swalib.canary import assert_applied
     from swalib.hf import applied, layer_specs, under
+    from swalib.layer import SWAttention
     from swalib.prefill import prefill
-    from swalib.spec import SWA, Full, PerLayer
+    from swalib.spec import SWA, Full, PerHead, PerLayer
 
 __version__ = "0.1.0"
 __all__ = [
     "SWA",
     "Full",
+    "PerHead",
     "PerLayer",
+    "SWAttention",
     "SinkCache",
     "applied",
     "assert_applied",
@@ -25,8 +28,9 @@ __all__ = [
 
 # Imported when first asked for: torch and transformers take seconds, which `swa check` should not.
 _HOME = {
-    **dict.fromkeys(("SWA", "Full", "PerLayer"), "spec"),
+    **dict.fromkeys(("SWA", "Full", "PerHead", "PerLayer"), "spec"),
     **dict.fromkeys(("applied", "layer_specs", "under"), "hf"),
+    "SWAttention": "layer",
     "SinkCache": "cache",
     "assert_applied": "canary",
     "prefill": "prefill",

@@ -204,6 +204,7 @@ class SinkCache(Cache):
             raise ValueError("this cache holds the keys of another model, or of this one before it was moved")
         self._weights = weights
 
+    @torch.compiler.disable
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_, **__
     ) -> tuple[Tensor, Tensor]:

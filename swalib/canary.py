@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from swalib.cache import SinkCache
-from swalib.families import attention_modules
+from swalib.families import attention_modules, decoder
 from swalib.hf import check_supported, layer_specs
 from swalib.spec import SWA, Full, PerHead, Spec
 
@@ -140,7 +140,7 @@ def _captured(
         generator = torch.Generator().manual_seed(length)
         ids = torch.randint(model.config.get_text_config().vocab_size, (1, length), generator=generator)
         arguments = {"use_cache": False} if cache is None else {"cache": cache}
-        model.base_model(input_ids=ids.to(model.device), **arguments)
+        decoder(model)(input_ids=ids.to(model.device), **arguments)
     finally:
         for hook in hooks:
             hook.remove()
@@ -157,7 +157,7 @@ def _cache_name(attention: nn.Module) -> str:
 
 
 def _fresh_cache(model: PreTrainedModel) -> SinkCache:
-    student = getattr(model.base_model, "_swa", None)
+    student = getattr(decoder(model), "_swa", None)
     if student is None:
         raise NotApplied(
             "this model is no student: nothing but its own attention is applied; use `applied(model, spec)`"

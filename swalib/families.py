@@ -16,12 +16,14 @@ class Family:
     """What differs between families, as far as attention is concerned.
 
     Args:
-        layers: path from the base model to its decoder layers.
+        decoder: path from the base model to the module that a causal LM runs, "" for the base model itself.
+        layers: path from there to its decoder layers.
         attention: path from a layer to its self-attention.
         rotation: how keys and queries are rotated, or None where positions are learned embeddings.
         finite: whether positions come from a table of `max_position_embeddings` rows.
     """
 
+    decoder: str = ""
     layers: str = "layers"
     attention: str = "self_attn"
     rotation: Rotation | None = HALVES
@@ -49,11 +51,13 @@ _LIKE_LLAMA = (
 )
 
 FAMILIES = dict.fromkeys(_LIKE_LLAMA, Family()) | {
-    "gpt2": Family("h", "attn", rotation=None, finite=True),
-    "gpt_neox": Family("layers", "attention"),
+    "gpt2": Family(layers="h", attention="attn", rotation=None, finite=True),
+    "gpt_neox": Family(attention="attention"),
     "gpt_oss": Family(rotation=Rotation(duplicated=False)),
-    "gptj": Family("h", "attn", Rotation(duplicated=False, interleaved=True, sin_first=True), finite=True),
-    "opt": Family("decoder.layers", rotation=None, finite=True),
+    "gptj": Family(
+        "", "h", "attn", Rotation(duplicated=False, interleaved=True, sin_first=True), finite=True
+    ),
+    "opt": Family("decoder", rotation=None, finite=True),
 }
 
 
@@ -62,10 +66,16 @@ def family(model: PreTrainedModel) -> Family:
     return FAMILIES[model.config.model_type]
 
 
+def decoder(model: PreTrainedModel) -> nn.Module:
+    """The module that embeds tokens, makes the mask and runs the decoder layers."""
+    path = family(model).decoder
+    return attrgetter(path)(model.base_model) if path else model.base_model
+
+
 def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
     """The self-attention module of each decoder layer, first layer first."""
     kind = family(model)
-    return [attrgetter(kind.attention)(layer) for layer in attrgetter(kind.layers)(model.base_model)]
+    return [attrgetter(kind.attention)(layer) for layer in attrgetter(kind.layers)(decoder(model))]
 
 
 def local_windows(config) -> list[int | None]:

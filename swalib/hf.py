@@ -12,7 +12,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import MethodType
+from functools import partial
 
 import torch
 from torch import nn
@@ -101,7 +101,7 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
     layers = layer_specs(model, spec)
     shared = {id(parameter): parameter for parameter in model.parameters()}
     student = copy.deepcopy(model, shared)
-    decoder = student.base_model
+    decoder = families.decoder(student)
     for key in [key for key, hook in decoder._forward_pre_hooks.items() if isinstance(hook, _Witness)]:
         del decoder._forward_pre_hooks[key]  # copied from a block that watches the model, not this student
     if not hasattr(decoder, "_swa"):
@@ -111,7 +111,7 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
         attention._swa = LayerAttention(layer, _rope(student, index, attention) if swa.unrotated else None)
         _set_sink_logits(attention, layer, model)
     student.config._attn_implementation = decoder.config._attn_implementation = f"swa_{impl}"
-    student._prepare_cache_for_generation = MethodType(prepare_cache_for_generation, student)
+    student._prepare_cache_for_generation = partial(prepare_cache_for_generation, student)
     return student
 
 
@@ -150,7 +150,7 @@ def _student(model: PreTrainedModel, spec: Spec, layers: tuple[LayerSpec, ...]) 
 def _rope(model: PreTrainedModel, index: int, attention: nn.Module) -> RopeFunction:
     if not getattr(attention, "use_rope", True):  # SmolLM3's layers without rotation
         return no_rope
-    rotary_emb = model.base_model.rotary_emb
+    rotary_emb = families.decoder(model).rotary_emb
     by_type = hasattr(rotary_emb, "layer_types")  # Gemma3, OLMo3: local and global layers turn differently
     layer_type = model.config.layer_types[index] if by_type else None
     return Rope(rotary_emb, families.family(model).rotation, layer_type)
@@ -207,8 +207,8 @@ def applied(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> Iterator[
     student = under(model, spec, impl)
     teacher_ran, student_ran = _Witness(), _Witness()
     hooks = [
-        model.base_model.register_forward_pre_hook(teacher_ran),
-        student.base_model.register_forward_pre_hook(student_ran),
+        families.decoder(model).register_forward_pre_hook(teacher_ran),
+        families.decoder(student).register_forward_pre_hook(student_ran),
     ]
     try:
         yield student

@@ -7,31 +7,69 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from swalib.attention import sdpa
+from swalib.attention import reference, sdpa
+from swalib.attention.scoring import Scoring, by_head
+from swalib.cache import SinkCache
 from swalib.slots import live_slots, slot_positions
-from swalib.spec import SWA, Full
+from swalib.spec import SWA, Full, LayerSpec, PerHead
 
 
 def left_padding(attention_mask: Tensor) -> Tensor:
-    """Leading pads of each row, integers [b] on the CPU, of a padding mask [b, t] (1 or True: a token).
+    """Leading pads of each row, integers [b] on the CPU, of a padding mask [b, t] (1 or True: a token, 0 or
+    False: a pad); t for a row without a token so far.
 
     Raises:
-        ValueError: the mask isn't [b, t], a row has no token, or a row's tokens have a gap between them.
+        ValueError: the mask isn't [b, t] of zeros and ones, or a row's tokens have a gap between them.
     """
+    if not isinstance(attention_mask, Tensor):
+        raise ValueError("one padding mask [batch, tokens] is wanted, not a mask for each kind of layer")
     if attention_mask.ndim != 2:
         raise ValueError(
             "a student takes a padding mask [batch, tokens]; got one of shape "
             f"{tuple(attention_mask.shape)}, and a mask of queries × keys would contradict its own"
         )
     tokens = attention_mask.cpu().bool()
-    if not bool(tokens.any(1).all()):
-        raise ValueError("a row of the padding mask holds no token")
+    if not torch.equal(tokens.to(attention_mask.dtype), attention_mask.cpu()):
+        raise ValueError("a padding mask holds 1 for a token and 0 for a pad, and this one other values too")
     starts = (tokens[:, 1:] & ~tokens[:, :-1]).sum(1) + tokens[:, 0]
     if bool((starts > 1).any()):
         raise ValueError(
             "the padding mask has a hole: pads may stand before or after a row's tokens, not among them"
         )
     return (tokens.cumsum(1) == 0).sum(1)
+
+
+def checked_padding(
+    attention_mask: Tensor | None, cache: SinkCache | None, rows: int, total: int
+) -> Tensor | None:
+    """The left padding of each of `rows` rows, [b], or None where no row has any padding.
+
+    Args:
+        attention_mask: of all `total` tokens so far, those in the cache included, or None for no padding.
+
+    Raises:
+        ValueError: the mask covers other tokens, lacks a token in a row, or contradicts what the cache holds.
+    """
+    before = None if cache is None else cache.left_padding
+    if attention_mask is None:
+        if before is not None:
+            raise ValueError(
+                "this cache holds padded rows: pass the attention_mask of all tokens so far with each call"
+            )
+        return None
+    padding = left_padding(attention_mask)
+    if attention_mask.shape != (rows, total):
+        raise ValueError(
+            f"the attention_mask covers {attention_mask.shape[1]} tokens of {attention_mask.shape[0]} rows, "
+            f"but there are {total} so far, of {rows}"
+        )
+    if cache is None and bool((padding == total).any()):
+        raise ValueError("a row of the padding mask holds no token")
+    start = 0 if cache is None else cache.get_seq_length()
+    known = torch.zeros_like(padding) if before is None else before
+    if start and bool(((padding != known) & (known < start)).any()):  # pads alone may be followed by pads
+        raise ValueError("the left padding of a row changed since this cache was begun")
+    return None if before is None and bool(attention_mask.all()) else padding
 
 
 @dataclass
@@ -49,6 +87,14 @@ class Step:
     padding: Tensor | None = None
     tokens: Tensor | None = None
     _plans: dict = field(default_factory=dict)
+
+    @classmethod
+    def masked(cls, start: int, length: int, attention_mask: Tensor | None) -> Step:
+        """A step under a padding mask [b, start + length] that `checked_padding` has accepted, or None."""
+        if attention_mask is None or bool(attention_mask.all()):
+            return cls(start, length)
+        tokens = attention_mask.cpu().bool()
+        return cls(start, length, left_padding(tokens), tokens)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,6 +139,24 @@ class Step:
     def _slots(self, seen: int, spec: SWA, slots: int) -> Tensor:
         tokens = torch.tensor(seen) if self.padding is None else seen - self.padding
         return slot_positions(tokens, spec, slots)
+
+    def attend(
+        self, spec: LayerSpec, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, impl: str
+    ) -> tuple[Tensor, ...]:
+        """Attention of a layer under `spec`, whose k and v are all that its cache gave.
+
+        Returns:
+            (o [b, h, t, d_v],); impl="reference" adds the weights [b, h, t, n] and log-sum-exp [b, h, t].
+        """
+        kept, columns = spec.envelope if isinstance(spec, PerHead) else spec, k.shape[-2]
+
+        def attention(spec, q, k, v, scoring):
+            if impl == "sdpa":
+                return (sdpa.run(self.plan(spec, kept, columns), q, k, v, spec, scoring),)
+            k_pos = self.k_pos(kept, columns)
+            return reference.attend_with_weights(q, k, v, spec, self.q_pos, k_pos, scoring)
+
+        return by_head(spec, q, k, v, scoring, attention)
 
     def plan(self, spec: SWA | Full, kept: SWA | Full, columns: int) -> list[sdpa.Tile]:
         """The tiles for heads under `spec`, given what a cache under `kept` keeps; once per forward."""

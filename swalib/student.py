@@ -1,6 +1,8 @@
 """Inside a student's forward: which cache it gets, what stands in for its mask, and how its layers attend.
 
-What would silently be another function than SWA(w, s) is refused here, before anything is computed.
+What would silently be another function than SWA(w, s) is refused here, before anything is computed. A
+compiled student runs these functions, and the cache, uncompiled between its compiled parts: what they do
+depends on how far a text has come, which a compiler would take for a constant.
 """
 
 from __future__ import annotations
@@ -13,13 +15,12 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.generation import GenerationMode
 
-from swalib.attention import reference, sdpa
-from swalib.attention.scoring import Scoring, by_head, sink_logits
+from swalib.attention.scoring import Scoring, sink_logits
 from swalib.cache import SinkCache
-from swalib.families import RopeSwitch
+from swalib.families import RopeSwitch, decoder
 from swalib.positions import RopeFunction
-from swalib.spec import LayerSpec, PerHead, Spec
-from swalib.step import Step, left_padding
+from swalib.spec import LayerSpec, Spec
+from swalib.step import Step, checked_padding
 
 
 @dataclass(frozen=True)
@@ -50,37 +51,49 @@ class Student:
     learned_positions: bool = False
 
 
-def before_forward(decoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+@torch.compiler.disable
+def before_forward(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Give the decoder a sink cache if it wants one; refuse what would silently be another function."""
+    swa = module._swa
     if args:
-        names = list(inspect.signature(decoder.forward).parameters)
-        kwargs = dict(zip(names, args, strict=False)) | kwargs
+        kwargs = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
     if "past_key_values" in kwargs:  # the name used before transformers 5.24
         kwargs["cache"] = kwargs.pop("past_key_values")
     use_cache = kwargs.get("use_cache")
-    use_cache = decoder.config.use_cache if use_cache is None else use_cache
+    use_cache = module.config.use_cache if use_cache is None else use_cache
     cache = kwargs.get("cache")
     if cache is None and use_cache:
-        cache = kwargs["cache"] = SinkCache(decoder._swa.layers)
-    start = 0
+        cache = kwargs["cache"] = SinkCache(swa.layers)
     if cache is not None:
-        _check_cache(cache, decoder)
-        start = cache.get_seq_length()
+        _check_cache(cache, module)
     tokens = kwargs.get("input_ids") if kwargs.get("inputs_embeds") is None else kwargs["inputs_embeds"]
+    start = 0 if cache is None else cache.get_seq_length()
     total = start + tokens.shape[1]
-    _check_length(decoder._swa, start, total)
-    if kwargs.get("output_attentions") and decoder.config._attn_implementation != "swa_reference":
+    _check_length(swa, start, total)
+    _check_outputs(module, kwargs)
+    mask = kwargs.get("attention_mask")
+    padding = checked_padding(mask, cache, tokens.shape[0], total)
+    _check_positions(kwargs.get("position_ids"), mask, padding, start, total)
+    if cache is not None:
+        cache.left_padding = padding
+    if swa.learned_positions and padding is not None and kwargs.get("position_ids") is None:
+        position = torch.arange(start, total) - padding[:, None]
+        kwargs["position_ids"] = position.clamp(min=0).to(tokens.device)
+    if swa.unrotated:
+        kwargs["position_ids"] = torch.zeros(1, tokens.shape[1], dtype=torch.long, device=tokens.device)
+    return (), kwargs
+
+
+_PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
+
+
+def _check_outputs(module: nn.Module, kwargs: dict) -> None:
+    if kwargs.get("output_attentions") and module.config._attn_implementation != "swa_reference":
         raise ValueError(
             'only impl="reference" forms attention weights: applied(model, spec, impl="reference")'
         )
-    _check_positions(kwargs.get("position_ids"), kwargs.get("attention_mask"))
-    padding = _note_padding(kwargs.get("attention_mask"), cache, total)
-    if decoder._swa.learned_positions and padding is not None and kwargs.get("position_ids") is None:
-        position = torch.arange(start, total) - padding[:, None]
-        kwargs["position_ids"] = position.clamp(min=0).to(tokens.device)
-    if decoder._swa.unrotated:
-        kwargs["position_ids"] = torch.zeros(1, tokens.shape[1], dtype=torch.long, device=tokens.device)
-    return (), kwargs
+    if any(kwargs.get(name) is not None for name in _PACKED):
+        raise ValueError(f"packed rows ({', '.join(_PACKED)}) are not supported: pass one text per row")
 
 
 def _check_length(swa: Student, start: int, total: int) -> None:
@@ -97,8 +110,8 @@ def _check_length(swa: Student, start: int, total: int) -> None:
         )
 
 
-def _check_cache(cache, decoder: nn.Module) -> None:
-    swa = decoder._swa
+def _check_cache(cache, module: nn.Module) -> None:
+    swa = module._swa
     if not isinstance(cache, SinkCache):
         raise TypeError(
             f"a student under {swa.spec} was given a {type(cache).__name__}, which keeps or evicts other "
@@ -106,46 +119,24 @@ def _check_cache(cache, decoder: nn.Module) -> None:
         )
     if cache.specs != swa.layers:
         raise ValueError(f"this SinkCache was made for other specs than this student's {swa.spec}")
-    cache.claim(decoder)
+    cache.claim(module)
 
 
-def _check_positions(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:
-    padded = isinstance(attention_mask, Tensor) and not bool(attention_mask.all())
-    if position_ids is None or padded or position_ids.shape[-1] < 2:
+def _check_positions(
+    position_ids: Tensor | None, mask: Tensor | None, padding: Tensor | None, start: int, total: int
+) -> None:
+    """Every token stands at its column, or, in a padded row, at its place among the row's own tokens."""
+    if position_ids is None:
         return
-    if bool((position_ids.diff(dim=-1) != 1).any()):
+    column, given = torch.arange(start, total), position_ids.cpu()
+    pad = torch.zeros(1, 1, dtype=torch.bool) if mask is None else ~mask[:, start:].cpu().bool()
+    shift = 0 if padding is None else padding[:, None]
+    as_column, as_token = (((given == place) | pad).all(-1) for place in (column, column - shift))
+    if not bool((as_column | as_token).all()):
         raise ValueError(
-            "position_ids that jump or restart (packed rows) are not supported: pass one text per row"
+            "position_ids that jump or restart (packed rows) are not supported: pass one text per row, its "
+            "tokens at positions that follow one another"
         )
-
-
-def _note_padding(attention_mask: Tensor | None, cache: SinkCache | None, total: int) -> Tensor | None:
-    """The left padding of each row if there is any; it is kept in the cache, and must not change there."""
-    if attention_mask is None:
-        if cache is not None and cache.left_padding is not None:
-            raise ValueError(
-                "this cache holds padded rows: pass the attention_mask of all tokens so far with each call"
-            )
-        return None
-    if not isinstance(attention_mask, Tensor):
-        raise ValueError(
-            "a student takes one padding mask [batch, tokens], not a mask for each kind of layer"
-        )
-    padded = attention_mask.ndim != 2 or not bool(attention_mask.all())
-    padding = left_padding(attention_mask) if padded else torch.zeros(len(attention_mask), dtype=torch.long)
-    if attention_mask.shape[1] != total:
-        raise ValueError(
-            f"the attention_mask covers {attention_mask.shape[1]} tokens, but there are {total} so far"
-        )
-    if cache is None:
-        return padding if padded else None
-    if cache.left_padding is None and cache.get_seq_length() == 0 and padded:
-        cache.left_padding = padding
-    elif not torch.equal(
-        padding, cache.left_padding if cache.left_padding is not None else torch.zeros_like(padding)
-    ):
-        raise ValueError("the left padding of a row changed since this cache was begun")
-    return cache.left_padding
 
 
 def prepare_cache_for_generation(student, generation_config, model_kwargs, generation_mode, *_, **__) -> None:
@@ -160,14 +151,13 @@ def prepare_cache_for_generation(student, generation_config, model_kwargs, gener
             "leave it out"
         )
     if model_kwargs.get("cache") is None and generation_config.use_cache:
-        model_kwargs["cache"] = SinkCache(student.base_model._swa.layers)
+        model_kwargs["cache"] = SinkCache(decoder(student)._swa.layers)
 
 
+@torch.compiler.disable
 def _step(q_length, q_offset=0, attention_mask=None, **_) -> Step:
     """What stands in for a mask: the positions from which each layer makes its own."""
-    padded = attention_mask is not None and not bool(attention_mask.all())
-    tokens = attention_mask.cpu().bool() if padded else None
-    return Step(int(q_offset), q_length, left_padding(tokens) if padded else None, tokens)
+    return Step.masked(int(q_offset), q_length, attention_mask)
 
 
 _REFUSED = ("position_bias", "head_mask")
@@ -182,27 +172,21 @@ def _attention(impl: str, module, q, k, v, step, dropout, scaling, kwargs) -> tu
     for name in _REFUSED:
         if kwargs.get(name) is not None:
             raise ValueError(f"this model passes {name!r} to its attention, which {impl} does not take")
-    spec, columns = module._swa.spec, k.shape[-2]
-    kept = spec.envelope if isinstance(spec, PerHead) else spec
+    spec = module._swa.spec
     own = kwargs.get("s_aux") if kwargs.get("s_aux") is not None else getattr(module, "sink_logits", None)
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     logits = sink_logits(spec, q.shape[1], own, q)
     scoring = Scoring(scale, module._swa.rope, kwargs.get("softcap"), logits, dropout)
-
-    def attention(spec, q, k, v, scoring):
-        if impl == "sdpa":
-            return (sdpa.run(step.plan(spec, kept, columns), q, k, v, spec, scoring),)
-        k_pos = step.k_pos(kept, columns)
-        return reference.attend_with_weights(q, k, v, spec, step.q_pos, k_pos, scoring)
-
-    o, *rest = by_head(spec, q, k, v, scoring, attention)
+    o, *rest = step.attend(spec, q, k, v, scoring, impl)
     return o.transpose(1, 2), rest[0] if rest else None
 
 
+@torch.compiler.disable
 def _sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
     return _attention("sdpa", module, query, key, value, attention_mask, dropout, scaling, kwargs)
 
 
+@torch.compiler.disable
 def _reference(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
     return _attention("reference", module, query, key, value, attention_mask, dropout, scaling, kwargs)
 

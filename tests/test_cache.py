@@ -239,16 +239,16 @@ def test_slots_that_hold_no_token_may_hold_anything(seen, sizes, positions):
 
 
 def test_left_padding_counts_leading_pads():
-    mask = torch.tensor([[0, 0, 1, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]])
-    assert left_padding(mask).tolist() == [2, 0, 4]
-    assert left_padding(mask.bool()).tolist() == [2, 0, 4]
+    mask = torch.tensor([[0, 0, 1, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]])
+    assert left_padding(mask).tolist() == [2, 0, 4, 5]
+    assert left_padding(mask.bool()).tolist() == [2, 0, 4, 5]
 
 
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
         (torch.ones(1, 1, 3, 3), "takes a padding mask .batch, tokens.; got one of shape .1, 1, 3, 3."),
-        (torch.tensor([[1, 1], [0, 0]]), "a row of the padding mask holds no token"),
+        (torch.tensor([[1, 1, 2, 2]]), "holds 1 for a token and 0 for a pad"),
         (torch.tensor([[1, 0, 1]]), "the padding mask has a hole"),
         (torch.tensor([[0, 1, 0, 1]]), "the padding mask has a hole"),
     ],

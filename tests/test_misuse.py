@@ -103,7 +103,7 @@ WRONG_CALLS = {
         (TypeError, ValueError), "padding mask"),
     "a short mask": (
         lambda s: s(ids(1, 9), attention_mask=torch.ones(1, 8)),
-        ValueError, "covers 8 tokens, but there are 9"),
+        ValueError, "covers 8 tokens of 1 rows, but there are 9"),
     "packed rows": (
         lambda s: s(ids(1, 9), position_ids=torch.arange(9)[None] % 5), ValueError, "packed rows"),
     "padding forgotten": (
