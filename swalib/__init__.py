@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from swalib.hf import applied, layer_specs, under
     from swalib.layer import SWAttention
     from swalib.prefill import prefill
+    from swalib.saved import from_pretrained
     from swalib.spec import SWA, Full, PerHead, PerLayer
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ __all__ = [
     "SinkCache",
     "applied",
     "assert_applied",
+    "from_pretrained",
     "layer_specs",
     "prefill",
     "under",
@@ -33,6 +35,7 @@ _HOME = {
     "SWAttention": "layer",
     "SinkCache": "cache",
     "assert_applied": "canary",
+    "from_pretrained": "saved",
     "prefill": "prefill",
 }
 

@@ -23,6 +23,7 @@ from swalib.attention import check_impl
 from swalib.attention.sdpa import tile_length
 from swalib.families import FAMILIES, attention_modules
 from swalib.positions import Rope, RopeFunction, no_rope
+from swalib.saved import SINK_LOGITS, save_pretrained
 from swalib.spec import SWA, Full, LayerSpec, PerHead, PerLayer, Spec
 from swalib.student import LayerAttention, Student, before_forward, prepare_cache_for_generation
 
@@ -112,6 +113,7 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
         _set_sink_logits(attention, layer, model)
     student.config._attn_implementation = decoder.config._attn_implementation = f"swa_{impl}"
     student._prepare_cache_for_generation = partial(prepare_cache_for_generation, student)
+    student.save_pretrained = partial(save_pretrained, student)
     return student
 
 
@@ -162,12 +164,13 @@ def _set_sink_logits(attention: nn.Module, layer: LayerSpec, teacher: PreTrained
     if wanted and getattr(attention, "sinks", None) is not None:
         raise ValueError("this model has sink logits of its own, which stay: leave sink_logit out")
     if "learned" not in wanted:
-        if hasattr(attention, "sink_logits"):  # of the student that `teacher` is
-            del attention.sink_logits
-    elif not hasattr(attention, "sink_logits"):
+        if hasattr(attention, SINK_LOGITS):  # of the student that `teacher` is
+            delattr(attention, SINK_LOGITS)
+    elif not hasattr(attention, SINK_LOGITS):
         like = next(attention.parameters())
         heads = teacher.config.num_attention_heads
-        attention.sink_logits = nn.Parameter(torch.zeros(heads, dtype=like.dtype, device=like.device))
+        start = torch.zeros(heads, dtype=like.dtype, device=like.device)
+        attention.register_parameter(SINK_LOGITS, nn.Parameter(start))
 
 
 def check_supported(model: PreTrainedModel) -> None:
