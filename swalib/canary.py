@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from itertools import product
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
-from swalib.cache import SinkCache
+from swalib.cache import SinkCache, SinkLayer
 from swalib.families import attention_modules, decoder
 from swalib.hf import check_supported, layer_specs
 from swalib.spec import SWA, Full, PerHead, Spec
+from swalib.step import Step
 
 
 class NotApplied(AssertionError):
@@ -39,9 +42,12 @@ def assert_applied(model: PreTrainedModel, spec: Spec) -> None:
     specs = layer_specs(model, spec)
     for layer in dict.fromkeys(specs):
         shown = layer.envelope if isinstance(layer, PerHead) else layer
+        members = [index for index, other in enumerate(specs) if other == layer]
         if isinstance(shown, SWA):  # layers under one spec need texts of one length: they share the forwards
-            members = [index for index, other in enumerate(specs) if other == layer]
             _check_layers(model, shown, members)
+        if isinstance(layer, PerHead):
+            for index in members:
+                _check_heads(model, layer, index)
     for index, (claimed, attention) in enumerate(zip(specs, attention_modules(model), strict=True)):
         carried = attention._swa.spec if hasattr(attention, "_swa") else Full()
         if carried != claimed:  # full attention, or positions of the other kind, under a window as wide
@@ -74,7 +80,50 @@ def _check_layers(model: PreTrainedModel, spec: SWA, members: list[int]) -> None
                 break
         else:
             raise NotApplied(f"{where}: {missed}")
-        _require_agreement(outputs, where)
+        _require_agreement(outputs, where, attention)
+
+
+def _check_heads(model: PreTrainedModel, spec: PerHead, index: int) -> None:
+    """Each head alone, on random queries, keys and values: the sign of a kv head's value shows in the outputs
+    of exactly those of its heads and queries that see the key."""
+    attention, envelope = attention_modules(model)[index], spec.envelope
+    if not hasattr(attention, "_swa"):
+        raise NotApplied(f"layer {index} has full attention, not {spec}")
+    windowed = [head for head in spec.heads if isinstance(head, SWA)]
+    length = max((head.window + head.sinks for head in windowed), default=1) + 3
+    config = model.config.get_text_config()
+    generator = torch.Generator().manual_seed(length)
+    h, h_kv = len(spec.heads), getattr(config, "num_key_value_heads", None) or len(spec.heads)
+    d = getattr(config, "head_dim", None) or config.hidden_size // h
+    q, k, v = (torch.randn(1, n, length, d, generator=generator).to(model.device) for n in (h, h_kv, h_kv))
+    interface = AttentionInterface()[config._attn_implementation]
+
+    def outputs(v: Tensor) -> Tensor:
+        """o [t + 1, h, d]: of a prefill of all tokens, then of the last one again, decoded."""
+        whole = interface(attention, q, k, v, Step(0, length))[0][0]
+        layer = DynamicLayer() if isinstance(envelope, Full) else SinkLayer(envelope)
+        layer.update(k[:, :, :-1], v[:, :, :-1])
+        last = layer.update(k[:, :, -1:], v[:, :, -1:])
+        return torch.cat([whole, interface(attention, q[:, :, -1:], *last, Step(length - 1, 1))[0][0]])
+
+    query = [*range(length), length - 1]
+    edges = {key for head in windowed for edge in _edges(length, head) for key in (*edge[:1], *edge[-1:])}
+    before = outputs(v)
+    for key, kv in product(sorted(edges | {0}), range(h_kv)):
+        flipped = v.clone()
+        flipped[:, kv, key] *= -1
+        moved = (outputs(flipped) != before).any(-1)
+        for head, own in enumerate(spec.heads):
+            of_group = head // (h // h_kv) == kv
+            if moved[:, head].tolist() != [of_group and _sees(i, key, own) for i in query]:
+                raise NotApplied(f"layer {index}, head {head}: key {key} isn't seen as {own} says")
+
+
+def _sees(i: int, j: int, spec: SWA | Full) -> bool:
+    if isinstance(spec, Full):
+        return j <= i
+    reach = i + 1 if spec.reach is None else spec.reach
+    return j <= i and i - j < reach and (j < spec.sinks or i - j < spec.recents)
 
 
 def _require_blind(outputs: dict[str, Tensor], visible: list[int], hidden: list[int], where: str) -> None:
@@ -91,10 +140,12 @@ def _require_blind(outputs: dict[str, Tensor], visible: list[int], hidden: list[
             )
 
 
-def _require_agreement(outputs: dict[str, Tensor], where: str) -> None:
-    """A decode step gives what the prefill gave, but for rounding."""
+def _require_agreement(outputs: dict[str, Tensor], where: str, attention: nn.Module) -> None:
+    """A decode step gives what the prefill gave, but for rounding; tables of angles are in fp32 at best."""
     last, decoded = outputs["prefill"][:, -1], outputs["decode"][:, -1]
-    bound = 64 * torch.finfo(last.dtype).eps * float(last.abs().max())
+    rotated_anew = attention._swa.rope is not None
+    dtype = torch.float32 if rotated_anew and last.dtype == torch.float64 else last.dtype
+    bound = 64 * torch.finfo(dtype).eps * float(last.abs().max())
     worst = float((last - decoded).abs().max())
     if not worst <= bound:
         raise NotApplied(f"{where}: decode and prefill differ by {worst:.3g}, not by rounding ({bound:.3g})")

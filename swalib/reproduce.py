@@ -15,8 +15,8 @@ from swalib.provenance import ROOT
 
 # Relative: another CPU sums in another order. Accuracies may move by an item.
 TOLERANCE = {"default": 1e-3}
-# Timings belong to their machine; benchmarks/ judges them as ratios.
-TIMING_UNITS = ("s", "ms", "us", "tokens/s")
+# Timings, which benchmarks/ judges as ratios, and a process's memory belong to their machine.
+MACHINE_UNITS = ("s", "ms", "us", "tokens/s", "bytes resident")
 
 
 @dataclass(frozen=True)
@@ -75,5 +75,5 @@ def _compare(
     path: Path, stored: Mapping[str, pd.DataFrame], tolerance: Mapping[str, float]
 ) -> tuple[int, pd.DataFrame]:
     fresh = results.read(path.stem, path.parent)
-    fresh = fresh[~fresh["unit"].isin(TIMING_UNITS)]
+    fresh = fresh[~fresh["unit"].isin(MACHINE_UNITS)]
     return len(fresh), results.compare(stored.get(path.stem, fresh.iloc[:0]), fresh, tolerance)

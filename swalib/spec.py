@@ -3,6 +3,7 @@ per head."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -109,7 +110,8 @@ class SWA:
                 )
             if self.positions == "cache":
                 raise ValueError('sink_positions go with positions="text" only')
-        if isinstance(self.sink_logit, int | float) and not isinstance(self.sink_logit, bool):
+        number = isinstance(self.sink_logit, int | float) and not isinstance(self.sink_logit, bool)
+        if number and math.isfinite(self.sink_logit):
             object.__setattr__(self, "sink_logit", float(self.sink_logit))
         elif self.sink_logit not in (None, "learned"):
             raise ValueError(f'sink_logit must be a number, "learned" or None, got {self.sink_logit!r}')
@@ -146,17 +148,14 @@ class PerHead:
 
     Raises:
         TypeError: an entry is neither `Full` nor `SWA`.
-        ValueError: no entry, or entries that differ in more than window and sinks.
+        ValueError: no entry, or one with sink_positions.
     """
 
     heads: tuple[Full | SWA, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "heads", _entries("PerHead", "query head", self.heads, Full | SWA))
-        windowed = [head for head in self.heads if isinstance(head, SWA)]
-        if len({(head.positions, head.sink_logit, head.sink_positions) for head in windowed}) > 1:
-            raise ValueError("the heads of a layer may differ in window and sinks alone")
-        if any(head.sink_positions for head in windowed):
+        if any(isinstance(head, SWA) and head.sink_positions for head in self.heads):
             raise ValueError("sink_positions can't be combined with a spec for each head")
 
     @property
@@ -164,8 +163,9 @@ class PerHead:
         """The narrowest spec that shows whatever one of the heads sees: what the cache has to keep."""
         if any(isinstance(head, Full) for head in self.heads):
             return Full()
-        sinks = max(head.sinks for head in self.heads)
-        return SWA(sinks + max(head.recents for head in self.heads), sinks)
+        sinks, reaches = max(head.sinks for head in self.heads), [head.reach for head in self.heads]
+        reach = None if None in reaches else max(reaches)
+        return SWA(sinks + max(head.recents for head in self.heads), sinks, reach=reach)
 
     def __str__(self) -> str:
         return f"PerHead({', '.join(map(str, self.heads))})"

@@ -74,11 +74,14 @@ def before_forward(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple,
     mask = kwargs.get("attention_mask")
     padding = checked_padding(mask, cache, tokens.shape[0], total)
     _check_positions(kwargs.get("position_ids"), mask, padding, start, total)
+    _check_rope_switch(swa.rope_switch, start, total, padding)
     if cache is not None:
         cache.left_padding = padding
-    if swa.learned_positions and padding is not None and kwargs.get("position_ids") is None:
-        position = torch.arange(start, total) - padding[:, None]
-        kwargs["position_ids"] = position.clamp(min=0).to(tokens.device)
+    absolute = swa.learned_positions or swa.rope_switch is not None
+    if absolute and padding is not None and kwargs.get("position_ids") is None:
+        position = (torch.arange(start, total) - padding[:, None]).clamp(min=0)
+        last = mask.cpu().sum(1, keepdim=True) - 1  # pads after a row's tokens must not lengthen its text
+        kwargs["position_ids"] = position.minimum(last.clamp(min=0)).to(tokens.device)
     if swa.unrotated:
         kwargs["position_ids"] = torch.zeros(1, tokens.shape[1], dtype=torch.long, device=tokens.device)
     return (), kwargs
@@ -96,17 +99,28 @@ def _check_outputs(module: nn.Module, kwargs: dict) -> None:
         raise ValueError(f"packed rows ({', '.join(_PACKED)}) are not supported: pass one text per row")
 
 
+def _check_rope_switch(switch: RopeSwitch | None, start: int, total: int, padding: Tensor | None) -> None:
+    """One forward turns all rows' tokens alike, and as those in the cache were turned."""
+    if switch is None:
+        return
+    pads = [0] if padding is None else padding.tolist()
+    if any(switch.crossed(max(start - pad, 0), total - pad) for pad in pads):
+        raise ValueError(
+            f"this model's RoPE turns every token otherwise once a text passes {switch.tokens} tokens, and "
+            'the cache holds keys turned for fewer: use positions="cache", or read the text in one forward'
+        )
+    if len({total - pad > switch.tokens for pad in pads}) > 1:
+        raise ValueError(
+            f"this model's RoPE turns a text of more than {switch.tokens} tokens otherwise than a shorter "
+            'one: use positions="cache", or batches whose rows all lie on one side of that'
+        )
+
+
 def _check_length(swa: Student, start: int, total: int) -> None:
     if swa.longest_text is not None and total > swa.longest_text:
         raise ValueError(
             f"this model has positions for {swa.longest_text} tokens, and this text reaches {total}: SWA "
             "hides keys, but can't extend a table of positions"
-        )
-    if swa.rope_switch is not None and swa.rope_switch.crossed(start, total):
-        raise ValueError(
-            f"this model's RoPE turns every token otherwise once a text passes {swa.rope_switch.tokens} "
-            f'tokens, and the cache holds keys turned for {start}: use positions="cache", or read the text '
-            "anew in one forward"
         )
 
 
@@ -117,6 +131,8 @@ def _check_cache(cache, module: nn.Module) -> None:
             f"a student under {swa.spec} was given a {type(cache).__name__}, which keeps or evicts other "
             "keys than SWA shows: leave the cache out, or pass SinkCache(layer_specs(student, spec))"
         )
+    if len({layer.get_seq_length() for layer in cache.layers}) > 1:
+        raise ValueError("a forward that failed has left this cache half-written: begin a new one")
     if cache.specs != swa.layers:
         raise ValueError(f"this SinkCache was made for other specs than this student's {swa.spec}")
     cache.claim(module)

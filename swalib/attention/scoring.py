@@ -47,25 +47,27 @@ class Scoring:
         return weights if self.sink_logits is None else weights[..., :-1]
 
 
-def sink_logits(spec: LayerSpec, h: int, learned: Tensor | None, like: Tensor) -> Tensor | None:
-    """The sink logit of each of h heads under `spec`, [h], or None: a constant, or `learned`.
+def sink_logits(spec: LayerSpec, h: int, own: Tensor | None, like: Tensor) -> Tensor | None:
+    """The sink logit of each of h heads under `spec`, [h], or None where no head has one.
+
+    Args:
+        own: the logits that the spec calls "learned", or those of a model that came with some; [h] or None.
 
     Raises:
-        ValueError: the spec's are learned and none are given, or the reverse.
+        ValueError: the spec's are learned and none are given, or it adds some to a model's own.
     """
-    head = next((s for s in getattr(spec, "heads", (spec,)) if isinstance(s, SWA)), None)
-    wanted = None if head is None else head.sink_logit
-    if wanted == "learned":
-        if learned is None:
-            raise ValueError('sink_logit="learned" needs sink_logits [h]')
-        return learned
-    if wanted is None:
-        return learned
-    if learned is not None:
-        raise ValueError(
-            f"{spec} gives a constant sink logit, but the model has its own: leave sink_logit out"
-        )
-    return torch.full((h,), wanted, dtype=torch.float32, device=like.device)
+    heads = spec.heads if isinstance(spec, PerHead) else (spec,) * h
+    wanted = [head.sink_logit if isinstance(head, SWA) else None for head in heads]
+    if not any(logit is not None for logit in wanted):
+        return own
+    if "learned" in wanted and own is None:
+        raise ValueError('sink_logit="learned" needs sink_logits [h]')
+    if "learned" not in wanted and own is not None:
+        raise ValueError(f"{spec} has a constant sink logit, but the model has its own: leave sink_logit out")
+    constants = [logit if isinstance(logit, float) else -torch.inf for logit in wanted]  # exp(-inf): none
+    logits = torch.tensor(constants, dtype=torch.float32, device=like.device)
+    learned = torch.tensor([logit == "learned" for logit in wanted], device=like.device)
+    return logits if own is None else torch.where(learned, own.float(), logits)
 
 
 Attention = Callable[[LayerSpec, Tensor, Tensor, Tensor, Scoring], tuple[Tensor, ...]]

@@ -139,7 +139,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, shown: Shown | None, scoring: Scorin
 
 def _weighted(products: Tensor, shown: Shown | None, v: Tensor, scoring: Scoring) -> Tensor:
     """What the fused kernel can't do, from q·k [b, h, t, n]: soft-capping and sink logits, in fp32."""
-    scores = scoring.capped(products.float() * scoring.scale)
+    scores = scoring.capped(products.to(torch.promote_types(products.dtype, torch.float32)) * scoring.scale)
     if shown is not None:
         scores = scores + shown.bias(1, scores)
     weights = scoring.without_sink_column(scoring.with_sink_column(scores).softmax(-1))
