@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
+from numbers import Real
 from typing import Any, Literal
 
 POSITIONS = ("text", "cache")
@@ -101,6 +102,8 @@ class SWA:
 
     def _check_sinks(self) -> None:
         if self.sink_positions is not None:
+            if not isinstance(self.sink_positions, Iterable):
+                raise TypeError(f"sink_positions must be a table of positions, got {self.sink_positions!r}")
             chosen = tuple(_integer("a sink position", position) for position in self.sink_positions)
             object.__setattr__(self, "sink_positions", chosen)
             if len(chosen) != self.sinks or sorted(set(chosen)) != list(chosen) or min(chosen, default=0) < 0:
@@ -110,7 +113,7 @@ class SWA:
                 )
             if self.positions == "cache":
                 raise ValueError('sink_positions go with positions="text" only')
-        number = isinstance(self.sink_logit, int | float) and not isinstance(self.sink_logit, bool)
+        number = isinstance(self.sink_logit, Real) and not isinstance(self.sink_logit, bool)
         if number and math.isfinite(self.sink_logit):
             object.__setattr__(self, "sink_logit", float(self.sink_logit))
         elif self.sink_logit not in (None, "learned"):
@@ -204,6 +207,8 @@ Spec = Full | SWA | PerHead | PerLayer
 
 
 def _entries(name: str, each: str, given: Iterable, kind: Any) -> tuple:
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{name} takes one spec for each {each}, in a table; got {given!r}")
     entries = tuple(given)
     if not entries:
         raise ValueError(f"{name} needs one Full() or SWA(window, sinks) for each {each}, got none")
@@ -236,17 +241,18 @@ def from_dict(data: dict[str, Any]) -> Spec:
     """The spec whose `to_dict` gave `data`.
 
     Raises:
-        ValueError: the method is unknown.
+        ValueError: the method is unknown, or has other fields than those given.
     """
     given = dict(data)
-    match given.pop("method", None):
-        case "full":
-            return Full()
-        case "swa":
-            return SWA(**given)
-        case "per_head":
-            return PerHead(tuple(from_dict(head) for head in given["heads"]))
-        case "per_layer":
-            return PerLayer(tuple(from_dict(layer) for layer in given["layers"]))
-        case other:
-            raise ValueError(f"a spec's method is full, swa, per_head or per_layer, got {other!r}")
+    method = given.pop("method", None)
+    kinds = {"full": Full, "swa": SWA, "per_head": PerHead, "per_layer": PerLayer}
+    if method not in kinds:
+        raise ValueError(f"a spec's method is full, swa, per_head or per_layer, got {method!r}")
+    for name in ("heads", "layers"):
+        if name in given:
+            given[name] = tuple(from_dict(entry) for entry in given[name])
+    known = {field.name: field for field in fields(kinds[method])}
+    missing = {name for name, field in known.items() if field.default is MISSING} - set(given)
+    if missing or set(given) - set(known):
+        raise ValueError(f"a spec of method {method} has the fields {sorted(known)}, got {sorted(given)}")
+    return kinds[method](**given)

@@ -80,12 +80,14 @@ class Step:
         start, length: tokens, pads included.
         padding: left pads, integers [b], or None where no row has any padding.
         tokens: the padding mask [b, start + length], or None.
+        shared: what the layers of this forward hand to later ones, by name.
     """
 
     start: int
     length: int
     padding: Tensor | None = None
     tokens: Tensor | None = None
+    shared: dict[str, Tensor] = field(default_factory=dict)
     _plans: dict = field(default_factory=dict)
 
     @classmethod
@@ -106,6 +108,12 @@ class Step:
         """Text positions of the queries, [t] or [b, t]; -1 or less for a pad before a row's first token."""
         position = torch.arange(self.start, self.start + self.length)
         return position if self.padding is None else position - self.padding[:, None]
+
+    @property
+    def positions(self) -> Tensor:
+        """Text positions of the tokens of this forward, [1 or b, t]; -1 for a pad on either side."""
+        position = self._raw(self.start, self.start + self.length)
+        return position if position.ndim == 2 else position[None]
 
     def k_pos(self, spec: SWA | Full, columns: int) -> Tensor:
         """Text positions of the key columns given to a layer whose cache is under `spec`, [n] or [b, n]; -1

@@ -57,6 +57,7 @@ def attend(
         [b, h, t_q, d_v], q's dtype.
 
     Raises:
+        TypeError: a spec of another kind.
         ValueError: shapes that do not fit together, an unknown impl, or positions="cache" without `rope`, or
             sink logits that the spec does not have, or lacks.
     """
@@ -67,6 +68,10 @@ def attend(
             "attend takes q [b, h, t_q, d], k [b, h_kv, t_k, d], v [b, h_kv, t_k, d_v] with h a multiple of "
             f"h_kv; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
+    if not isinstance(spec, LayerSpec):
+        raise TypeError(f"attend takes Full(), SWA(window, sinks) or PerHead(...), got {spec!r}")
+    if sink_logits is not None and sink_logits.shape != q.shape[1:2]:
+        raise ValueError(f"sink_logits must be [{q.shape[1]}], one a head, got {tuple(sink_logits.shape)}")
     heads = getattr(spec, "heads", (spec,))
     if rope is None and any(isinstance(head, SWA) and head.positions == "cache" for head in heads):
         raise ValueError('positions="cache" turns keys anew at every step: pass unrotated q, k and rope=')
