@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from swalib.cache import SinkCache
     from swalib.canary import assert_applied
+    from swalib.convert import convert
     from swalib.hf import applied, layer_specs, under
     from swalib.layer import SWAttention
     from swalib.prefill import prefill
@@ -22,6 +23,7 @@ __all__ = [
     "SinkCache",
     "applied",
     "assert_applied",
+    "convert",
     "from_pretrained",
     "layer_specs",
     "prefill",
@@ -35,6 +37,7 @@ _HOME = {
     "SWAttention": "layer",
     "SinkCache": "cache",
     "assert_applied": "canary",
+    "convert": "convert",
     "from_pretrained": "saved",
     "prefill": "prefill",
 }

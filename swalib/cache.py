@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
+from swalib.linear.mixer import MixerLayer
 from swalib.masks import is_sink
 from swalib.slots import live_slots, slot_of
-from swalib.spec import SWA, Full, LayerSpec, PerHead
+from swalib.spec import SWA, Full, LayerSpec, MixerConfig, PerHead
 
 
 class SinkLayer(CacheLayerMixin):
@@ -177,18 +178,25 @@ class SinkLayer(CacheLayerMixin):
         return self.keys.untyped_storage().nbytes() + self.values.untyped_storage().nbytes()
 
 
+def _cache_layer(spec: LayerSpec | MixerConfig) -> CacheLayerMixin:
+    if isinstance(spec, MixerConfig):
+        return MixerLayer()
+    kept = spec.envelope if isinstance(spec, PerHead) else spec
+    return DynamicLayer() if isinstance(kept, Full) else SinkLayer(kept)
+
+
 class SinkCache(Cache):
-    """A transformers cache: sink layers where a layer's spec is `SWA`, growing ones where it is `Full`. Each
-    layer has slots for its own window; one whose heads differ (`PerHead`), for what any of them sees.
+    """A transformers cache: sink layers where a layer's spec is `SWA`, growing ones where it is `Full`, a
+    state where its attention has made way for a linear mixer. Each layer has slots for its own window; one
+    whose heads differ (`PerHead`), for what any of them sees.
 
     Args:
         specs: one spec per decoder layer, as `swalib.layer_specs(model, spec)` gives them. A student makes
             its own cache; build one by hand only to keep it over several calls.
     """
 
-    def __init__(self, specs: Sequence[LayerSpec]) -> None:
-        kept = [spec.envelope if isinstance(spec, PerHead) else spec for spec in specs]
-        super().__init__(layers=[DynamicLayer() if isinstance(k, Full) else SinkLayer(k) for k in kept])
+    def __init__(self, specs: Sequence[LayerSpec | MixerConfig]) -> None:
+        super().__init__(layers=[_cache_layer(spec) for spec in specs])
         self.specs = tuple(specs)
         self.left_padding: Tensor | None = None
         self._weights: int | None = None
@@ -216,18 +224,17 @@ class SinkCache(Cache):
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of keys and values in all layers."""
+        """Bytes of keys, values and states in all layers."""
         growing = [
-            x for layer in self.layers if not isinstance(layer, SinkLayer) for x in (layer.keys, layer.values)
+            x for layer in self.layers if type(layer) is DynamicLayer for x in (layer.keys, layer.values)
         ]
-        return sum(layer.allocated_bytes for layer in self.layers if isinstance(layer, SinkLayer)) + sum(
-            x.untyped_storage().nbytes() for x in growing if x is not None
-        )
+        constant = [layer.allocated_bytes for layer in self.layers if type(layer) is not DynamicLayer]
+        return sum(constant) + sum(x.untyped_storage().nbytes() for x in growing if x is not None)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refused, before any layer is touched, if a layer evicts."""
+        """Refused, before any layer is touched, if a layer forgets."""
         for layer in self.layers:
-            if isinstance(layer, SinkLayer):
+            if not layer.is_croppable:
                 layer.crop(tokens_to_remove)
         super().crop(tokens_to_remove)
 

@@ -13,7 +13,8 @@ from transformers.cache_utils import DynamicLayer
 from swalib.cache import SinkCache, SinkLayer
 from swalib.families import attention_modules, decoder
 from swalib.hf import check_supported, layer_specs
-from swalib.spec import SWA, Full, PerHead, Spec
+from swalib.linear.mixer import Mixer
+from swalib.spec import SWA, Full, MixerConfig, PerHead, Spec
 from swalib.step import Step
 
 
@@ -38,8 +39,9 @@ def assert_applied(model: PreTrainedModel, spec: Spec) -> None:
     Raises:
         NotApplied: it is not; the message names the layer, the key and the phase.
     """
-    check_supported(model)
     specs = layer_specs(model, spec)
+    if not any(isinstance(layer, MixerConfig) for layer in specs):
+        check_supported(model)
     for layer in dict.fromkeys(specs):
         shown = layer.envelope if isinstance(layer, PerHead) else layer
         members = [index for index, other in enumerate(specs) if other == layer]
@@ -49,7 +51,10 @@ def assert_applied(model: PreTrainedModel, spec: Spec) -> None:
             for index in members:
                 _check_heads(model, layer, index)
     for index, (claimed, attention) in enumerate(zip(specs, attention_modules(model), strict=True)):
-        carried = attention._swa.spec if hasattr(attention, "_swa") else Full()
+        if isinstance(attention, Mixer):
+            carried = attention.config
+        else:
+            carried = attention._swa.spec if hasattr(attention, "_swa") else Full()
         if carried != claimed:  # full attention, or positions of the other kind, under a window as wide
             raise NotApplied(f"layer {index} attends under {carried}, not {claimed}")
 

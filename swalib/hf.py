@@ -22,27 +22,29 @@ from swalib import families
 from swalib.attention import check_impl
 from swalib.attention.sdpa import tile_length
 from swalib.families import FAMILIES, attention_modules
+from swalib.linear.mixer import Mixer
 from swalib.positions import Rope, RopeFunction, no_rope
 from swalib.saved import SINK_LOGITS, save_pretrained
-from swalib.spec import SWA, Full, LayerSpec, PerHead, PerLayer, Spec
+from swalib.spec import SWA, Full, LayerSpec, MixerConfig, PerHead, PerLayer, Spec
 from swalib.student import LayerAttention, Student, before_forward, prepare_cache_for_generation
 
 
-def layer_specs(model: PreTrainedModel, spec: Spec) -> tuple[LayerSpec, ...]:
+def layer_specs(model: PreTrainedModel, spec: Spec | MixerConfig) -> tuple[LayerSpec | MixerConfig, ...]:
     """The spec of each decoder layer of `model` under `spec`.
 
     A layer trained with its own local window keeps it where the model has global layers too (Gemma, gpt-oss):
     SWA goes to the global ones only, since a wider mask on a layer with a local RoPE breaks it. Where every
     layer is local (Mistral v0.1), SWA replaces the mask, but never shows more recents than the model was
     trained with. `SWA(..., local="intersect")` shows local layers what both masks show instead. `PerLayer` is
-    taken as it stands, but `Full()` always means the layer's own mask.
+    taken as it stands, but `Full()` always means the layer's own mask. A linear mixer's config means all
+    layers, local ones too.
 
     Raises:
         TypeError: `spec` is not a spec.
         ValueError: `PerLayer` has not one entry per layer, `PerHead` not one per query head, or a local layer
             is asked for more recents than it was trained on.
     """
-    if not isinstance(spec, Spec):
+    if not isinstance(spec, Spec | MixerConfig):
         raise TypeError(f"a spec is Full(), SWA(window, sinks), PerHead(...) or PerLayer(...), got {spec!r}")
     config = model.config.get_text_config(decoder=True)
     local = families.local_windows(config)
@@ -53,7 +55,7 @@ def layer_specs(model: PreTrainedModel, spec: Spec) -> tuple[LayerSpec, ...]:
             )
         chosen = spec.layers
     else:
-        keeps_local = any(local) and not all(local) and not _intersects(spec)
+        keeps_local = any(local) and not all(local) and not _replaces_local(spec)
         chosen = [Full() if native and keeps_local else spec for native in local]
     for layer in chosen:
         if isinstance(layer, PerHead) and len(layer.heads) != config.num_attention_heads:
@@ -63,12 +65,14 @@ def layer_specs(model: PreTrainedModel, spec: Spec) -> tuple[LayerSpec, ...]:
     return tuple(_within_native(layer, native) for layer, native in zip(chosen, local, strict=True))
 
 
-def _intersects(spec: LayerSpec) -> bool:
+def _replaces_local(spec: LayerSpec | MixerConfig) -> bool:
+    if isinstance(spec, MixerConfig):
+        return True
     return any(getattr(head, "local", "keep") == "intersect" for head in getattr(spec, "heads", (spec,)))
 
 
-def _within_native(layer: LayerSpec, native: int | None) -> LayerSpec:
-    if native is None:
+def _within_native(layer: LayerSpec | MixerConfig, native: int | None) -> LayerSpec | MixerConfig:
+    if native is None or isinstance(layer, MixerConfig):
         return layer
     if isinstance(layer, PerHead):
         return PerHead(tuple(_within_native(head, native) for head in layer.heads))
@@ -100,17 +104,36 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
     check_impl(impl)
     check_supported(model)
     layers = layer_specs(model, spec)
-    shared = {id(parameter): parameter for parameter in model.parameters()}
-    student = copy.deepcopy(model, shared)
+    if any(isinstance(layer, MixerConfig) for layer in layers):
+        raise TypeError(f"{spec} puts linear mixers in place of attention: use swalib.convert(model, method)")
+    return equip(clone(model), spec, layers, impl)
+
+
+def clone(model: PreTrainedModel, share: bool = True) -> PreTrainedModel:
+    """A second model object, on the same parameters or on copies of them; blocks that watch `model` don't
+    watch it."""
+    shared = {id(parameter): parameter for parameter in model.parameters()} if share else {}
+    copied = copy.deepcopy(model, shared)
+    hooks = families.decoder(copied)._forward_pre_hooks
+    for key in [key for key, hook in hooks.items() if isinstance(hook, _Witness)]:
+        del hooks[key]
+    return copied
+
+
+def equip(
+    student: PreTrainedModel, spec: Spec | MixerConfig, layers: tuple[LayerSpec | MixerConfig, ...], impl: str
+) -> PreTrainedModel:
+    """Make a clone a student: its hooks, its attention and mask under our names, the cache it makes."""
     decoder = families.decoder(student)
-    for key in [key for key, hook in decoder._forward_pre_hooks.items() if isinstance(hook, _Witness)]:
-        del decoder._forward_pre_hooks[key]  # copied from a block that watches the model, not this student
     if not hasattr(decoder, "_swa"):
         decoder.register_forward_pre_hook(before_forward, with_kwargs=True)
     swa = decoder._swa = _student(student, spec, layers)
     for index, (layer, attention) in enumerate(zip(layers, attention_modules(student), strict=True)):
-        attention._swa = LayerAttention(layer, _rope(student, index, attention) if swa.unrotated else None)
-        _set_sink_logits(attention, layer, model)
+        if not isinstance(layer, MixerConfig):
+            attention._swa = LayerAttention(
+                layer, _rope(student, index, attention) if swa.unrotated else None
+            )
+            _set_sink_logits(attention, layer, student)
     student.config._attn_implementation = decoder.config._attn_implementation = f"swa_{impl}"
     student._prepare_cache_for_generation = partial(prepare_cache_for_generation, student)
     student.save_pretrained = partial(save_pretrained, student)
@@ -174,7 +197,8 @@ def _set_sink_logits(attention: nn.Module, layer: LayerSpec, teacher: PreTrained
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Raise TypeError unless `model` is a causal LM, ValueError unless SWA is proven on its kind."""
+    """Raise TypeError unless `model` is a causal LM, ValueError unless SWA is proven on its kind and all its
+    layers have attention."""
     if not isinstance(model, PreTrainedModel) or model.get_output_embeddings() is None:
         raise TypeError(f"SWA goes on a transformers causal LM, got {type(model).__name__}")
     config = model.config
@@ -182,6 +206,8 @@ def check_supported(model: PreTrainedModel) -> None:
         raise ValueError(
             f"SWA is proven here on {', '.join(sorted(FAMILIES))}; this model's type is {config.model_type!r}"
         )
+    if any(isinstance(module, Mixer) for module in attention_modules(model)):
+        raise ValueError("layers of this student have linear mixers: put the spec on its teacher")
     if getattr(config, "use_bidirectional_attention", False):
         raise ValueError("this model attends in both directions; SWA(w, s) is causal")
 

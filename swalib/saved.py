@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.utils import cached_file
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from swalib.families import decoder
-from swalib.spec import from_dict
+from swalib.spec import MixerConfig, Spec, from_dict
 
 SINK_LOGITS = "sink_logits"
 _SINK_FILE = "sink_logits.safetensors"
@@ -41,18 +42,20 @@ class SWAConfig(PreTrainedConfig):
 
 
 class SWAForCausalLM:
-    """What `AutoModelForCausalLM` makes of an `SWAConfig`: a student of the teacher in the same folder."""
+    """What `AutoModelForCausalLM` makes of an `SWAConfig`: the student in the same folder."""
 
     config_class = SWAConfig
 
     @staticmethod
     def from_pretrained(name: str | Path, *args: Any, config: SWAConfig, **kwargs: Any) -> PreTrainedModel:
         """As `swalib.from_pretrained`."""
+        inner, spec = AutoConfig.for_model(**config.teacher), from_dict(config.spec)
+        if _has_mixers(spec):
+            return _load_converted(name, inner, spec, config.impl, **kwargs)
         from swalib.hf import under
 
-        inner = AutoConfig.for_model(**config.teacher)
         teacher = AutoModelForCausalLM.from_pretrained(name, *args, config=inner, **kwargs)
-        student = under(teacher, from_dict(config.spec), config.impl)
+        student = under(teacher, spec, config.impl)
         logits = {key: p for key, p in student.named_parameters() if key.endswith(f".{SINK_LOGITS}")}
         if logits:
             saved = load_file(cached_file(name, _SINK_FILE))
@@ -60,6 +63,60 @@ class SWAForCausalLM:
                 for key, parameter in logits.items():
                     parameter.copy_(saved[key])
         return student
+
+
+def _has_mixers(spec: Spec | MixerConfig) -> bool:
+    return any(isinstance(layer, MixerConfig) for layer in getattr(spec, "layers", (spec,)))
+
+
+def _load_converted(name: str | Path, inner, spec, impl: str, dtype=None, device_map=None) -> PreTrainedModel:
+    """A student with linear mixers: the skeleton first, then every weight from safetensors."""
+    from swalib.convert import convert
+
+    dtype = inner.dtype or torch.float32 if dtype in (None, "auto") else dtype
+    student = convert(AutoModelForCausalLM.from_config(inner, dtype=dtype), spec, impl)
+    load_weights(student, read_safetensors(name))
+    return student.eval() if device_map is None else student.eval().to(device_map)
+
+
+def read_safetensors(name: str | Path) -> dict[str, Tensor]:
+    """All tensors of a folder's or hub repository's safetensors, one file or many.
+
+    Raises:
+        ValueError: there are none; pickles, which can run code, are never opened.
+    """
+    index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False)
+    if index:
+        files = sorted(set(json.loads(Path(index).read_text())["weight_map"].values()))
+    else:
+        files = [SAFE_WEIGHTS_NAME]
+    paths = [cached_file(name, file, _raise_exceptions_for_missing_entries=False) for file in files]
+    if None in paths:
+        raise ValueError(
+            f"{name} lacks {files[paths.index(None)]}: weights are read from safetensors alone, and a pickle "
+            "(.bin, .pt) is never opened; convert it first"
+        )
+    return {key: tensor for path in paths for key, tensor in load_file(path).items()}
+
+
+def load_weights(student: PreTrainedModel, state: dict[str, Tensor]) -> None:
+    """Copy a state dict into a student, all of it.
+
+    Raises:
+        ValueError: keys are missing or unexpected, or shapes differ; the first few are named.
+    """
+    own = student.state_dict()
+    tied = set(getattr(student, "_tied_weights_keys", None) or ())
+    missing = [key for key in own if key not in state and key not in tied]
+    unexpected = [key for key in state if key not in own]
+    shapes = [key for key in state if key in own and state[key].shape != own[key].shape]
+    for kind, keys in (("lacks", missing), ("has unexpected", unexpected), ("has other shapes at", shapes)):
+        if keys:
+            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            raise ValueError(f"this checkpoint {kind} {', '.join(keys[:3])}{more}")
+    with torch.no_grad():
+        for key, tensor in state.items():
+            own[key].copy_(tensor)
 
 
 AutoConfig.register("swa", SWAConfig)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 POSITIONS = ("text", "cache")
 LOCAL = ("keep", "intersect")
@@ -182,18 +182,34 @@ LayerSpec = Full | SWA | PerHead
 
 
 @dataclass(frozen=True)
+class MixerConfig:
+    """Base of the linear mixers' settings, whose defaults are their papers'. `method` names it in rows and
+    files."""
+
+    method: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.method
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form, read back by `from_dict`."""
+        return {"method": self.method, **asdict(self)}
+
+
+@dataclass(frozen=True)
 class PerLayer:
     """One spec per decoder layer, first layer first: hybrids, or windows that grow with depth.
 
     Raises:
-        TypeError: an entry is none of `Full`, `SWA` and `PerHead`.
+        TypeError: an entry is none of `Full`, `SWA`, `PerHead` and a mixer's config.
         ValueError: no entry.
     """
 
-    layers: tuple[LayerSpec, ...]
+    layers: tuple[LayerSpec | MixerConfig, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", _entries("PerLayer", "decoder layer", self.layers, LayerSpec))
+        kinds = LayerSpec | MixerConfig
+        object.__setattr__(self, "layers", _entries("PerLayer", "decoder layer", self.layers, kinds))
 
     def __str__(self) -> str:
         return f"PerLayer({', '.join(map(str, self.layers))})"
@@ -247,7 +263,12 @@ def from_dict(data: dict[str, Any]) -> Spec:
     method = given.pop("method", None)
     kinds = {"full": Full, "swa": SWA, "per_head": PerHead, "per_layer": PerLayer}
     if method not in kinds:
-        raise ValueError(f"a spec's method is full, swa, per_head or per_layer, got {method!r}")
+        from swalib.linear import METHODS, config_class  # mixers need torch, which a spec does not
+
+        if method not in METHODS:
+            known = ", ".join([*kinds, *METHODS])
+            raise ValueError(f"a spec's method is one of {known}, got {method!r}")
+        kinds[method] = config_class(method)
     for name in ("heads", "layers"):
         if name in given:
             given[name] = tuple(from_dict(entry) for entry in given[name])

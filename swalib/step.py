@@ -91,12 +91,15 @@ class Step:
     _plans: dict = field(default_factory=dict)
 
     @classmethod
-    def masked(cls, start: int, length: int, attention_mask: Tensor | None) -> Step:
+    def masked(
+        cls, start: int, length: int, attention_mask: Tensor | None, shared: dict | None = None
+    ) -> Step:
         """A step under a padding mask [b, start + length] that `checked_padding` has accepted, or None."""
+        shared = {} if shared is None else shared
         if attention_mask is None or bool(attention_mask.all()):
-            return cls(start, length)
+            return cls(start, length, shared=shared)
         tokens = attention_mask.cpu().bool()
-        return cls(start, length, left_padding(tokens), tokens)
+        return cls(start, length, left_padding(tokens), tokens, shared)
 
     @property
     def shape(self) -> tuple[int, int]:

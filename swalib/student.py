@@ -8,6 +8,7 @@ depends on how far a text has come, which a compiler would take for a constant.
 from __future__ import annotations
 
 import inspect
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -51,10 +52,15 @@ class Student:
     learned_positions: bool = False
 
 
+# What the layers of one forward hand to later ones; set when it begins, given to each Step that it makes.
+_shared: ContextVar[dict] = ContextVar("shared")
+
+
 @torch.compiler.disable
 def before_forward(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Give the decoder a sink cache if it wants one; refuse what would silently be another function."""
     swa = module._swa
+    _shared.set({})
     if args:
         kwargs = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
     if "past_key_values" in kwargs:  # the name used before transformers 5.24
@@ -173,7 +179,7 @@ def prepare_cache_for_generation(student, generation_config, model_kwargs, gener
 @torch.compiler.disable
 def _step(q_length, q_offset=0, attention_mask=None, **_) -> Step:
     """What stands in for a mask: the positions from which each layer makes its own."""
-    return Step.masked(int(q_offset), q_length, attention_mask)
+    return Step.masked(int(q_offset), q_length, attention_mask, _shared.get())
 
 
 _REFUSED = ("position_bias", "head_mask")
