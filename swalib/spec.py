@@ -239,7 +239,8 @@ def _from_tables(window: Any, sinks: Any, *args: Any, **kwargs: Any) -> PerHead 
     length = max(len(table) for table in (window, sinks) if isinstance(table, list | tuple))
     columns = []
     for name, table in (("window", window), ("sinks", sinks)):
-        column = list(table) if isinstance(table, list | tuple) else [table] * length
+        column = list(table) if isinstance(table, list | tuple) else [table]
+        column = column * length if len(column) == 1 else column
         if len(column) != length:
             raise ValueError(f"the tables of window and sinks differ in length: {name} has {len(column)}")
         columns.append(column)

@@ -90,7 +90,7 @@ def test_per_layer_takes_any_sequence_of_plain_specs_and_nothing_else():
 
 @pytest.mark.parametrize("data", [{}, {"method": "flash"}, {"method": None, "window": 5}])
 def test_json_of_no_known_method_is_refused(data):
-    with pytest.raises(ValueError, match="method is one of full, swa, per_head, per_layer, .* got"):
+    with pytest.raises(ValueError, match=r"method is one of full, swa, per_head, per_layer, .* got"):
         from_dict(data)
 
 
