@@ -153,7 +153,7 @@ def _student(model: PreTrainedModel, spec: Spec, layers: tuple[LayerSpec, ...]) 
     in_cache = [isinstance(head, SWA) and head.positions == "cache" for head in _heads(layers)]
     kind, longest, switch = families.family(model), families.longest_text(model), families.rope_switch(model)
     if not any(in_cache):
-        return Student(spec, layers, False, longest, switch, kind.rotation is None)
+        return Student(spec, layers, False, longest, switch)
     if kind.rotation is None:
         raise ValueError(
             f'positions="cache" turns keys anew, and {model.config.model_type} adds its positions to the '

@@ -41,7 +41,6 @@ class Student:
         unrotated: whether q and k come unrotated, to be turned by each layer's attention.
         longest_text: tokens for which there are positions, or None.
         rope_switch: where the angles of all tokens change, or None.
-        learned_positions: whether positions are added to the embeddings.
     """
 
     spec: Spec
@@ -49,7 +48,6 @@ class Student:
     unrotated: bool = False
     longest_text: int | None = None
     rope_switch: RopeSwitch | None = None
-    learned_positions: bool = False
 
 
 # What the layers of one forward hand to later ones; set when it begins, given to each Step that it makes.
@@ -75,15 +73,14 @@ def before_forward(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple,
     tokens = kwargs.get("input_ids") if kwargs.get("inputs_embeds") is None else kwargs["inputs_embeds"]
     start = 0 if cache is None else cache.get_seq_length()
     total = start + tokens.shape[1]
-    _check_length(swa, start, total)
     _check_outputs(module, kwargs)
     mask = kwargs.get("attention_mask")
     padding = checked_padding(mask, cache, tokens.shape[0], total)
     _check_positions(kwargs.get("position_ids"), mask, padding, start, total)
-    _check_rope_switch(swa.rope_switch, start, total, padding)
+    _check_lengths(swa, _lengths(mask, start, total))
     if cache is not None:
         cache.left_padding = padding
-    absolute = swa.learned_positions or swa.rope_switch is not None
+    absolute = swa.longest_text is not None or swa.rope_switch is not None
     if absolute and padding is not None and kwargs.get("position_ids") is None:
         position = (torch.arange(start, total) - padding[:, None]).clamp(min=0)
         last = mask.cpu().sum(1, keepdim=True) - 1  # pads after a row's tokens must not lengthen its text
@@ -105,28 +102,31 @@ def _check_outputs(module: nn.Module, kwargs: dict) -> None:
         raise ValueError(f"packed rows ({', '.join(_PACKED)}) are not supported: pass one text per row")
 
 
-def _check_rope_switch(switch: RopeSwitch | None, start: int, total: int, padding: Tensor | None) -> None:
-    """One forward turns all rows' tokens alike, and as those in the cache were turned."""
-    if switch is None:
-        return
-    pads = [0] if padding is None else padding.tolist()
-    if any(switch.crossed(max(start - pad, 0), total - pad) for pad in pads):
+def _lengths(mask: Tensor | None, start: int, total: int) -> list[tuple[int, int]]:
+    """(tokens before this forward, tokens after it) of each row, pads on either side left out."""
+    if mask is None:
+        return [(start, total)]
+    tokens = mask.cpu().bool()
+    return list(zip(tokens[:, :start].sum(1).tolist(), tokens.sum(1).tolist(), strict=True))
+
+
+def _check_lengths(swa: Student, lengths: list[tuple[int, int]]) -> None:
+    """There are positions for all tokens, and one rotation for those of all rows and of the cache."""
+    longest, switch = max(after for _, after in lengths), swa.rope_switch
+    if swa.longest_text is not None and longest > swa.longest_text:
+        raise ValueError(
+            f"this model has positions for {swa.longest_text} tokens, and this text reaches {longest}: SWA "
+            "hides keys, but can't extend a table of positions"
+        )
+    if switch is not None and any(switch.crossed(before, after) for before, after in lengths):
         raise ValueError(
             f"this model's RoPE turns every token otherwise once a text passes {switch.tokens} tokens, and "
             'the cache holds keys turned for fewer: use positions="cache", or read the text in one forward'
         )
-    if len({total - pad > switch.tokens for pad in pads}) > 1:
+    if switch is not None and len({after > switch.tokens for _, after in lengths}) > 1:
         raise ValueError(
             f"this model's RoPE turns a text of more than {switch.tokens} tokens otherwise than a shorter "
             'one: use positions="cache", or batches whose rows all lie on one side of that'
-        )
-
-
-def _check_length(swa: Student, start: int, total: int) -> None:
-    if swa.longest_text is not None and total > swa.longest_text:
-        raise ValueError(
-            f"this model has positions for {swa.longest_text} tokens, and this text reaches {total}: SWA "
-            "hides keys, but can't extend a table of positions"
         )
 
 

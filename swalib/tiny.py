@@ -41,7 +41,7 @@ _LLAMA3_ROPE = {
 _LONG_ROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
-    "factor": 128.0,
+    "factor": 51.2,
     "short_factor": [1.0, 1.1, 1.3, 1.7, 2.3],
     "long_factor": [1.5, 2.5, 4.0, 7.0, 11.0],
 }
@@ -74,7 +74,7 @@ FAMILIES = {
     "phi3-longrope": (
         "phi3",
         _EVEN_HEADS
-        | {"sliding_window": None, "rope_parameters": _LONG_ROPE, "original_max_position_embeddings": 32},
+        | {"sliding_window": None, "rope_parameters": _LONG_ROPE, "original_max_position_embeddings": 80},
     ),
     "gemma": ("gemma", {}),
     "gemma2": (
@@ -137,8 +137,11 @@ def tiny(family: str = "llama", seed: int = 0, **config_overrides: object) -> Pr
     """
     model_type, settings = _settings(family, config_overrides)
     with torch.random.fork_rng(devices=[]):
+        config = AutoConfig.for_model(model_type, **copy.deepcopy(settings))
         model = AutoModelForCausalLM.from_config(
-            AutoConfig.for_model(model_type, **copy.deepcopy(settings)), dtype=torch.float32
+            config,
+            dtype=torch.float32,
+            experts_implementation="eager",  # the only one in float64
         )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

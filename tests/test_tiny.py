@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from swalib.tiny import FAMILIES, VOCABULARY, character_tokenizer, seeded_id, tiny
 
@@ -53,9 +54,59 @@ def test_ids_differ_by_everything_that_changes_the_weights():
     assert seeded_id("llama", 0) == seeded_id()
 
 
+NAMED_IN_RESULTS = {
+    "llama": "seeded:llama:0:e0c3342f5a68f33f",
+    "qwen2": "seeded:qwen2:0:9c1013fb6eba9d00",
+    "mistral": "seeded:mistral:0:e71877fcd54e6be1",
+    "gemma3": "seeded:gemma3:0:3d035fbe9660d77c",
+}
+
+
+@pytest.mark.parametrize("family", NAMED_IN_RESULTS)
+def test_an_id_that_results_may_name_stays(family):
+    assert seeded_id(family) == NAMED_IN_RESULTS[family]
+
+
+def test_sizes_have_one_name_whatever_a_config_calls_them():
+    gpt2 = tiny("gpt2", num_hidden_layers=2, max_position_embeddings=17, intermediate_size=13).config
+    assert (gpt2.n_layer, gpt2.n_positions, gpt2.n_inner, gpt2.n_embd, gpt2.n_head) == (2, 17, 13, 36, 4)
+    opt = tiny("opt", intermediate_size=13).config
+    assert (opt.ffn_dim, opt.word_embed_proj_dim, opt.hidden_size) == (13, 28, 36)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_is_left_at_zero_or_one_where_it_could_hide_a_mistake(family):
+    for name, parameter in tiny(family).named_parameters():
+        if name.endswith(("bias", "sinks")):
+            assert parameter.abs().min() > 0, name
+        elif "norm" not in name and ".ln_" not in name:
+            assert parameter.std() > 0.2, name
+
+
+def test_what_an_architecture_is_named_for_is_in_its_tiny_model():
+    rotated = {name: tiny(name).base_model.rotary_emb.inv_freq for name in ("llama", "llama3", "phi", "phi3")}
+    assert [2 * len(frequencies) for frequencies in rotated.values()] == [10, 10, 4, 6]
+    assert not torch.equal(rotated["llama"], rotated["llama3"])
+    assert tiny("gemma2").config.attn_logit_softcapping == 5.0
+    assert tiny("smollm3").config.no_rope_layers == [1, 0, 1]
+    assert tiny("mixtral").config.num_local_experts == tiny("qwen3_moe").config.num_local_experts == 4
+    assert tiny("phi3-longrope").config.rope_parameters["rope_type"] == "longrope"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tiny_model_survives_being_saved(family, tmp_path):
+    model = tiny(family)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(again(IDS).logits, model(IDS).logits)
+
+
 def test_an_unknown_family_lists_the_known():
-    with pytest.raises(ValueError, match="'gpt2': choose from llama, qwen2, mistral, gemma3"):
-        tiny("gpt2")
+    with pytest.raises(
+        ValueError, match=r"'falcon': choose from llama, qwen2, mistral, gemma3, llama3, .*gpt_oss"
+    ):
+        tiny("falcon")
 
 
 def test_characters_round_trip():
