@@ -77,3 +77,34 @@ def mass() -> pd.DataFrame:
         | {"mass": (layer + 1) * (head + 2) / 30 * (0.8 if counted == 1 else 1)}
         for layer, head, counted in product(range(3), range(5), (1, 4))
     )
+
+
+def kind_rows() -> pd.DataFrame:
+    """Three kinds of sink at two windows on two texts, one of them drawn three times, and full attention."""
+    kinds = [("none", "nothing", 0, [""]), ("random", "two at random", 2, ["1, 5", "3, 9", "2, 4"])]
+    kinds += [("first_one", "the first token", 1, [""])]
+    rows = [
+        {"task": task, "kind": kind, "label": label, "window": w, "sinks": s, "positions": positions}
+        | {"ppl": 20 + text + 900 / w / (s * 7 + 1) + nth, "stderr": 0.3 + nth / 9 + w / 300, "n": 512}
+        for (text, task), w, (kind, label, s, drawn) in product(
+            enumerate(["essay", "novel"]), (64, 256), kinds
+        )
+        for nth, positions in enumerate(drawn)
+    ]
+    full = {"kind": "full", "label": "full attention", "positions": "", "stderr": 0.4, "n": 512}
+    rows += [{**full, "task": task, "ppl": 19.5 + text} for text, task in enumerate(["essay", "novel"])]
+    return pd.DataFrame(rows).assign(model="m1")
+
+
+def stream_rows() -> pd.DataFrame:
+    """Six bins of a stream at two windows with sinks, under both kinds of positions, and without, and three
+    bins of full attention."""
+    specs, parts = [(4, "text"), (4, "cache"), (0, "text")], []
+    for nth, (w, (s, where)) in enumerate([*product((64, 512), specs), (None, (None, "text"))]):
+        ends = np.arange(1, 4 if w is None else 7) * 2048
+        ppl = 24 + nth / 3 + np.sin(ends) + (ends > 4096) * 400 * (w is None)
+        held = ends * 46080 if w is None else w * 46080
+        spec = {"window": w, "sinks": s, "positions": where}
+        about = {**spec, "start": ends - 2048, "end": ends, "ppl": ppl, "stderr": 0.5 + nth / 50, "n": 2048}
+        parts.append(pd.DataFrame({**about, "cache_bytes": held}).astype({"window": float, "sinks": float}))
+    return pd.concat(parts, ignore_index=True).assign(model="m1", task="novel", trained_tokens=4096)

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 from browser import Opened, open_page, write_page
-from tables import SINKS, WINDOWS, curves, grid, mass, position_rows, prefill_rows
+from tables import (
+    SINKS,
+    WINDOWS,
+    curves,
+    grid,
+    kind_rows,
+    mass,
+    position_rows,
+    prefill_rows,
+    stream_rows,
+)
 
 from swalib import figures
 
@@ -22,6 +32,8 @@ def page(tmp_path_factory):
             figures.positions(position_rows(), caption="c", window=32),
             figures.prefill(*prefill_rows(), caption="c"),
             figures.attention_mass(mass(), caption="c"),
+            figures.sink_kinds(kind_rows(), caption="c"),
+            figures.stream(stream_rows(), caption="c"),
         ],
     )
 
@@ -30,7 +42,7 @@ def page(tmp_path_factory):
 def opened(page):
     """The page opened once for all tests that only move sliders."""
     with open_page(page) as opened:
-        assert opened.wait_drawn() == 6
+        assert opened.wait_drawn() == 8
         yield opened
 
 
@@ -48,11 +60,11 @@ def loss(task: str, window=None, sinks=None):
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_every_figure_is_drawn_quietly_and_fits(page, width, dark):
     with open_page(page, width=width, dark=dark) as opened:
-        assert opened.wait_drawn() == 6
+        assert opened.wait_drawn() == 8
         opened.assert_quiet()
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
         themes = opened.page.eval_on_selector_all(".swa-figure", "all => all.map((one) => one.dataset.theme)")
-        assert themes == ["dark" if dark else "light"] * 6
+        assert themes == ["dark" if dark else "light"] * 8
 
 
 @pytest.mark.parametrize(("window", "sinks"), [(16, 4), (64, 1), (64, 16)])
@@ -163,6 +175,51 @@ def test_attention_mass_is_drawn_layer_by_head(opened, counted):
     (trace,) = opened.traces("attention-mass")
     expected = mass().query("sinks_counted == @counted").pivot(index="layer", columns="head", values="mass")
     assert np.allclose(trace["z"], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("window", "task"), [(256, "essay"), (64, "essay"), (64, "novel")])
+def test_sink_kinds_draw_a_dot_for_each_row_on_the_line_of_its_kind(opened, window, task):
+    opened.slide("sink-kinds", "window", window)
+    opened.page.select_option("#sink-kinds-source", label=f"m1, {task}")
+    opened.state("sink-kinds")
+    table = kind_rows().query("task == @task")
+    full, none, some = opened.traces("sink-kinds")
+    rows = table[table["window"] == window]
+    lines = {kind: place for place, kind in enumerate(rows["kind"].unique())}
+    for trace, part in ((none, rows[rows["sinks"] == 0]), (some, rows[rows["sinks"] > 0])):
+        assert np.allclose(trace["x"], part["ppl"], rtol=1e-4)
+        assert trace["y"] == [lines[kind] for kind in part["kind"]]
+    assert np.allclose(full["x"], table[table["kind"] == "full"]["ppl"].item(), rtol=1e-4)
+    labels = opened.page.evaluate("document.getElementById('sink-kinds').__swa.plot.layout.yaxis.ticktext")
+    assert labels == list(rows["label"].unique())
+    said = opened.page.text_content("#sink-kinds .swa-says")
+    assert said.endswith(f"keeping nothing {rows[rows['sinks'] == 0]['ppl'].item():.1f}.")
+
+
+@pytest.mark.parametrize("window", [512, 64])
+def test_the_stream_draws_its_bins_and_its_bytes(opened, window):
+    opened.slide("stream", "window", window)
+    table = stream_rows()
+    traces = {trace["name"]: trace for trace in opened.traces("stream")}
+    shown = {"full attention": table[table["window"].isna()]}
+    with_sinks = table[(table["window"] == window) & (table["sinks"] > 0)]
+    shown |= {
+        f"{where} positions": with_sinks[with_sinks["positions"] == where] for where in ("text", "cache")
+    } | {"no sinks": table[(table["window"] == window) & (table["sinks"] == 0)]}
+    for name, rows in shown.items():
+        assert traces[name]["x"] == ((rows["start"] + rows["end"]) / 2).tolist()
+        assert np.allclose(traces[name]["y"], rows["ppl"], rtol=1e-4)
+    for name, held in (("full attention", "full attention"), (f"SWA({window}, 4)", "text positions")):
+        assert np.allclose(traces[f"cache of {name}"]["y"], shown[held]["cache_bytes"] / 1e6, rtol=1e-6)
+        assert traces[f"cache of {name}"]["x"] == shown[held]["end"].tolist()
+    said = opened.page.text_content("#stream .swa-says")
+    ends = [
+        f"{name} {shown[name]['ppl'].iloc[-1]:.1f}"
+        for name in ("no sinks", "text positions", "cache positions")
+    ]
+    assert said.startswith(f"Perplexity of tokens 10,240 to 12,288, {', '.join(ends)}; cache ")
+    mark = opened.page.evaluate("document.getElementById('stream').__swa.plot.layout.shapes.map((s) => s.x0)")
+    assert mark == [4096]
 
 
 def test_the_theme_follows_the_page(opened):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from tables import curves, grid, mass, position_rows, prefill_rows
+from tables import curves, grid, kind_rows, mass, position_rows, prefill_rows, stream_rows
 
 from swalib import figures
 from swalib.figures import live, show, theme
@@ -169,6 +169,77 @@ def test_attention_mass_is_layer_by_head():
         drawn = source["mass"][str(row["sinks_counted"])][row["layer"]][row["head"]]
         assert drawn == pytest.approx(row["mass"], rel=1e-4)
     assert source["uniform"] == {"1": 0.02, "4": 0.08}
+
+
+def test_sink_kinds_hold_a_dot_for_each_row_in_the_order_of_the_table():
+    table = kind_rows()
+    figure = figures.sink_kinds(table, caption="c")
+    sources = block(figure)["data"]["sources"]
+    for source in sources:
+        mine = table[(table["model"] + "|" + table["task"]) == source["id"]]
+        assert source["full"]["ppl"] == pytest.approx(mine[mine["window"].isna()]["ppl"].item(), rel=1e-4)
+        for window in (64, 256):
+            rows = mine[mine["window"] == window]
+            lines = source["kinds"][str(window)]
+            assert [line["label"] for line in lines] == ["nothing", "two at random", "the first token"]
+            dots = [dot for line in lines for dot in line["dots"]]
+            assert np.allclose([dot["ppl"] for dot in dots], rows["ppl"], rtol=1e-4)
+            assert np.allclose([dot["half"] for dot in dots], 1.96 * rows["stderr"], rtol=1e-4)
+            assert [dot["positions"] for dot in dots] == rows["positions"].tolist()
+    assert len(sources) == 2
+    assert "two at random 20.9 to 22.9" in figure.alt
+    assert block(figures.sink_kinds(table, caption="c", window=256))["data"]["initial"] == {"window": 256}
+
+
+def test_sink_kinds_refuse_what_was_not_measured():
+    table = kind_rows()
+    with pytest.raises(ValueError, match="no row for full attention"):
+        figures.sink_kinds(table[table["window"].notna()], caption="c")
+    with pytest.raises(ValueError, match=r"lacks the column\(s\) label"):
+        figures.sink_kinds(table.drop(columns="label"), caption="c")
+    table.loc[3, "ppl"] = np.nan
+    with pytest.raises(ValueError, match="without a ppl can't be drawn"):
+        figures.sink_kinds(table, caption="c")
+
+
+def test_a_stream_holds_every_bin_of_every_curve():
+    table = stream_rows()
+    figure = figures.stream(table.sample(frac=1, random_state=0), caption="c")
+    data = block(figure)["data"]
+    (source,) = data["sources"]
+    curves = {(None, "text"): source["full"]} | {
+        (int(w), kind): curve for w, kinds in source["curves"].items() for kind, curve in kinds.items()
+    }
+    assert len(curves) == 7
+    for (window, kind), curve in curves.items():
+        same = table["window"].isna() if window is None else table["window"] == window
+        sinks = (table["sinks"] == 0) == (kind == "none")
+        rows = table[same & sinks & (table["positions"] == ("cache" if kind == "cache" else "text"))]
+        for name, column, factor in (
+            ("start", "start", 1),
+            ("end", "end", 1),
+            ("ppl", "ppl", 1),
+            ("half", "stderr", 1.96),
+            ("n", "n", 1),
+            ("bytes", "cache_bytes", 1),
+        ):
+            assert np.allclose(curve[name], factor * rows[column], rtol=1e-4)
+    assert (data["windows"], data["sinks"], source["trained"]) == ([64, 512], [4], 4096)
+    assert data["initial"]["window"] == 512
+    assert "full attention 25.7 at first, 425 before token 6,144" in figure.alt
+
+
+def test_a_stream_is_refused_where_it_would_mislead():
+    table = stream_rows()
+    with pytest.raises(ValueError, match="m1, novel: a bin stands more than once"):
+        figures.stream(pd.concat([table, table.head(1)]), caption="c")
+    other = table.assign(sinks=table["sinks"].mask((table["window"] == 64) & (table["sinks"] > 0), 8))
+    with pytest.raises(ValueError, match="one number of sinks besides 0, and has 8, 4"):
+        figures.stream(other, caption="c")
+    with pytest.raises(ValueError, match="no row for full attention"):
+        figures.stream(table[table["window"].notna()], caption="c")
+    with pytest.raises(ValueError, match=r"lacks the column\(s\) cache_bytes"):
+        figures.stream(table.drop(columns="cache_bytes"), caption="c")
 
 
 def test_the_panel_measures_the_readers_text_and_says_what_went_wrong():

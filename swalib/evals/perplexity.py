@@ -46,7 +46,12 @@ def token_losses(model: PreTrainedModel, ids: Tensor) -> Tensor:
         )
     ids = ids.to(model.device)
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    return torch.cat([_losses(model, h, t) for h, t in _slices(hidden[:, :-1], ids[:, 1:])], dim=1)
+    return head_losses(model, hidden[:, :-1], ids[:, 1:])
+
+
+def head_losses(model: PreTrainedModel, hidden: Tensor, targets: Tensor) -> Tensor:
+    """Loss of each target given the hidden state that predicts it, nats: fp32 [b, t] on the CPU."""
+    return torch.cat([_losses(model, h, t) for h, t in _slices(hidden, targets)], dim=1)
 
 
 def _slices(hidden: Tensor, targets: Tensor, length: int = 256) -> Iterator[tuple[Tensor, Tensor]]:
@@ -147,10 +152,8 @@ class Cell:
 
 
 def spec_columns(spec: SWA | Full) -> dict[str, object]:
-    """The result columns that name a spec: method, window, sinks, positions."""
-    if isinstance(spec, Full):
-        return {"method": "full", "positions": "text"}
-    return {"method": "swa", "window": spec.window, "sinks": spec.sinks, "positions": spec.positions}
+    """The result columns that name a spec: method, window, sinks, positions, and whatever else it sets."""
+    return {"positions": "text", **spec.to_dict()}
 
 
 class Grid(NamedTuple):

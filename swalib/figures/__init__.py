@@ -1,9 +1,19 @@
 """One pure function a figure: measured rows (or plain settings) in, a `Figure` that shows itself out."""
 
+from swalib.figures.linear import effective_masks, feature_maps, linear_state, recall
 from swalib.figures.live import panel
 from swalib.figures.method import cache_slots, conventions, kv_calculator, mask_explorer, reach
 from swalib.figures.show import Figure
-from swalib.figures.sinks import attention_mass, collapse, heatmap, perplexity_by_window, positions, prefill
+from swalib.figures.sinks import (
+    attention_mass,
+    collapse,
+    heatmap,
+    perplexity_by_window,
+    positions,
+    prefill,
+    sink_kinds,
+)
+from swalib.figures.streams import stream
 
 __all__ = [
     "Figure",
@@ -11,12 +21,18 @@ __all__ = [
     "cache_slots",
     "collapse",
     "conventions",
+    "effective_masks",
+    "feature_maps",
     "heatmap",
     "kv_calculator",
+    "linear_state",
     "mask_explorer",
     "panel",
     "perplexity_by_window",
     "positions",
     "prefill",
     "reach",
+    "recall",
+    "sink_kinds",
+    "stream",
 ]

@@ -19,7 +19,18 @@ from swalib.figures.theme import palette
 ASSETS = Path(__file__).resolve().parents[2] / "book" / "assets"
 PICTURES = ASSETS / "pictures"
 STATIC = "SWALIB_STATIC"
-SCRIPTS = ("swa-core.js", "swa-plot.js", "swa-sinks.js", "swa-heat.js", "swa-method.js", "swa-cache.js")
+SCRIPTS = (
+    "swa-core.js",
+    "swa-plot.js",
+    "swa-sinks.js",
+    "swa-kinds.js",
+    "swa-heat.js",
+    "swa-method.js",
+    "swa-cache.js",
+    "swa-stream.js",
+    "swa-linear.js",
+    "swa-recall.js",
+)
 
 _RENDER = """
 async function loadPlotly(model) { if (globalThis.Plotly) return; const source = await

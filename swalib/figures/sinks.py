@@ -159,6 +159,38 @@ def attention_mass(
     return Figure(id=id, kind="attention-mass", title=title, data=data, alt=alt, caption=caption)
 
 
+def sink_kinds(
+    rows: pd.DataFrame,
+    *,
+    caption: str,
+    id: str = "sink-kinds",
+    title: str = "What makes a token a sink?",
+    window: int = 64,
+) -> Figure:
+    """Perplexity by what is kept in sight besides the latest tokens, against full attention's.
+
+    `rows` has the columns model, task, kind, label (the kind in words), window, sinks, positions (of chosen
+    sinks, or ""), ppl, stderr and n; rows that share model, task, window and kind are dots on one line. The
+    lines stand in the order of the table. There is a slider for the window, and none for sinks.
+    """
+    shape.need(rows, _GRID + " kind label positions")
+    if rows["ppl"].isna().any():
+        raise ValueError("a kind of sink without a ppl can't be drawn: measure it first.")
+    sources = []
+    for source, group in shape.by_source(rows):
+        by_window = {str(int(w)): _lines(part) for w, part in shape.slid(group).groupby("window")}
+        sources.append({**source, "full": shape.full(source, group), "kinds": by_window})
+    sliders = shape.sliders(rows, window, 0)
+    window = sliders["initial"]["window"]
+    data = {"sources": sources, "windows": sliders["windows"], "initial": {"window": window}}
+    values = "; ".join(f"{line['label']} {_span(line)}" for line in sources[0]["kinds"][str(window)])
+    alt = (
+        "Dot chart of perplexity on a log axis by what is kept in sight besides the latest tokens. "
+        f"{sources[0]['label']}, w = {window}: {values}. Full attention: {_full_values(data)}."
+    )
+    return Figure(id=id, kind="sink-kinds", title=title, data=data, alt=alt, caption=caption)
+
+
 def _grid(rows: pd.DataFrame, window: int, sinks: int) -> dict:
     shape.need(rows, _GRID)
     sources = [
@@ -178,3 +210,17 @@ def _names(sources: list[dict]) -> str:
 
 def _full_values(data: dict) -> str:
     return "; ".join(f"{source['label']} {source['full']['ppl']:.3g}" for source in data["sources"])
+
+
+def _lines(rows: pd.DataFrame) -> list[dict]:
+    lines = []
+    for kind, part in rows.groupby("kind", sort=False):
+        dots = [{**shape.cell(row), "positions": row["positions"]} for row in part.to_dict("records")]
+        about = {"kind": kind, "label": part["label"].iloc[0], "sinks": int(part["sinks"].iloc[0])}
+        lines.append({**about, "dots": dots})
+    return lines
+
+
+def _span(line: dict) -> str:
+    values = [dot["ppl"] for dot in line["dots"]]
+    return f"{min(values):.3g}" + (f" to {max(values):.3g}" if len(values) > 1 else "")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from swalib.linear.projections import Projections, Sizes, projections
 from swalib.positions import Rotation, rotate
+from swalib.spec import MixerConfig
 
 MixerState = dict[str, Tensor]
 
@@ -41,20 +42,6 @@ class Tokens:
     def real(self) -> Tensor:
         """bool [b, t]: where there is a token, not a pad."""
         return self.position >= 0
-
-
-@dataclass(frozen=True)
-class MixerConfig:
-    """A method's settings; its defaults are the paper's. `method` names it in rows, files and `convert`."""
-
-    method: ClassVar[str]
-
-    def __str__(self) -> str:
-        return self.method
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON form, read back by `swalib.spec.from_dict`."""
-        return {"method": self.method, **asdict(self)}
 
 
 class Mixer(nn.Module):
