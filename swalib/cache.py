@@ -52,6 +52,8 @@ class SinkLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._check(key_states)
+        if self.keys.is_inference() and not torch.is_inference_mode_enabled():
+            self.keys, self.values = self.keys.clone(), self.values.clone()  # begun under inference_mode()
         t, live = key_states.shape[-2], self.live_slots
         if t == 1:
             self._write(key_states, value_states, left_padding)
@@ -200,13 +202,16 @@ class SinkCache(Cache):
         self.specs = tuple(specs)
         self.left_padding: Tensor | None = None
         self._weights: int | None = None
+        self._opened_for: int | None = None
 
-    def claim(self, model: nn.Module) -> None:
-        """Tie the cache to the weights of the first model that uses it; a teacher's students share theirs.
+    def open(self, model: nn.Module, total: int) -> None:
+        """Let a student's forward use the cache, up to `total` tokens; tie it to the weights of the first
+        model that does so. A teacher's students share theirs.
 
         Raises:
             ValueError: another model has used it.
         """
+        self._opened_for = total
         weights = model.get_input_embeddings().weight.data_ptr()
         if self._weights not in (None, weights) and self.get_seq_length():
             raise ValueError("this cache holds the keys of another model, or of this one before it was moved")
@@ -221,6 +226,19 @@ class SinkCache(Cache):
         if isinstance(layer, SinkLayer):
             return layer.update(key_states, value_states, self.left_padding)
         return layer.update(key_states, value_states)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """As `SinkLayer.get_mask_sizes`; every model asks this before its layers run.
+
+        Raises:
+            ValueError: a model that is not this cache's student is about to use it.
+        """
+        if self._opened_for != self.get_seq_length() + query_length:
+            raise ValueError(
+                "a sink cache serves a student alone: a model that attends to all keys can't do without the "
+                "evicted ones"
+            )
+        return super().get_mask_sizes(query_length, layer_idx)
 
     @property
     def allocated_bytes(self) -> int:

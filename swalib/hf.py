@@ -9,6 +9,7 @@ interfaces; nothing is patched.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -114,6 +115,11 @@ def clone(model: PreTrainedModel, share: bool = True) -> PreTrainedModel:
     watch it."""
     shared = {id(parameter): parameter for parameter in model.parameters()} if share else {}
     copied = copy.deepcopy(model, shared)
+    if any(inspect.isfunction(vars(module).get("forward")) for module in copied.modules()):
+        raise ValueError(
+            "a module's forward was replaced by a function, which would run the model and not its student: "
+            "put the spec on first, then compile or wrap the student"
+        )
     hooks = families.decoder(copied)._forward_pre_hooks
     for key in [key for key, hook in hooks.items() if isinstance(hook, _Witness)]:
         del hooks[key]

@@ -50,7 +50,8 @@ def checked_padding(
     Raises:
         ValueError: the mask covers other tokens, lacks a token in a row, or contradicts what the cache holds.
     """
-    before = None if cache is None else cache.left_padding
+    start = 0 if cache is None else cache.get_seq_length()
+    before = cache.left_padding if start else None
     if attention_mask is None:
         if before is not None:
             raise ValueError(
@@ -65,8 +66,9 @@ def checked_padding(
         )
     if cache is None and bool((padding == total).any()):
         raise ValueError("a row of the padding mask holds no token")
-    start = 0 if cache is None else cache.get_seq_length()
     known = torch.zeros_like(padding) if before is None else before
+    if known.shape != padding.shape:
+        raise ValueError(f"this cache holds {len(known)} rows, and the attention_mask {rows}")
     if start and bool(((padding != known) & (known < start)).any()):  # pads alone may be followed by pads
         raise ValueError("the left padding of a row changed since this cache was begun")
     return None if before is None and bool(attention_mask.all()) else padding

@@ -69,19 +69,20 @@ def before_forward(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple,
     if cache is None and use_cache:
         cache = kwargs["cache"] = SinkCache(swa.layers)
     if cache is not None:
-        _check_cache(cache, module)
+        _check_cache(cache, swa)
     tokens = kwargs.get("input_ids") if kwargs.get("inputs_embeds") is None else kwargs["inputs_embeds"]
     start = 0 if cache is None else cache.get_seq_length()
     total = start + tokens.shape[1]
+    if cache is not None:
+        cache.open(module, total)
     _check_outputs(module, kwargs)
     mask = kwargs.get("attention_mask")
     padding = checked_padding(mask, cache, tokens.shape[0], total)
-    _check_positions(kwargs.get("position_ids"), mask, padding, start, total)
+    _check_positions(kwargs.get("position_ids"), mask, padding, tokens.shape[0], start, total)
     _check_lengths(swa, _lengths(mask, start, total))
     if cache is not None:
         cache.left_padding = padding
-    absolute = swa.longest_text is not None or swa.rope_switch is not None
-    if absolute and padding is not None and kwargs.get("position_ids") is None:
+    if padding is not None and kwargs.get("position_ids") is None:
         position = (torch.arange(start, total) - padding[:, None]).clamp(min=0)
         last = mask.cpu().sum(1, keepdim=True) - 1  # pads after a row's tokens must not lengthen its text
         kwargs["position_ids"] = position.minimum(last.clamp(min=0)).to(tokens.device)
@@ -94,7 +95,13 @@ _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
 
 
 def _check_outputs(module: nn.Module, kwargs: dict) -> None:
-    if kwargs.get("output_attentions") and module.config._attn_implementation != "swa_reference":
+    implementation = module.config._attn_implementation
+    if implementation not in ("swa_sdpa", "swa_reference"):
+        raise ValueError(
+            f"this student's attention was replaced by {implementation!r}, which attends to all keys: leave "
+            "it, or choose one by under(student, spec, impl)"
+        )
+    if kwargs.get("output_attentions") and implementation != "swa_reference":
         raise ValueError(
             'only impl="reference" forms attention weights: applied(model, spec, impl="reference")'
         )
@@ -130,8 +137,7 @@ def _check_lengths(swa: Student, lengths: list[tuple[int, int]]) -> None:
         )
 
 
-def _check_cache(cache, module: nn.Module) -> None:
-    swa = module._swa
+def _check_cache(cache, swa: Student) -> None:
     if not isinstance(cache, SinkCache):
         raise TypeError(
             f"a student under {swa.spec} was given a {type(cache).__name__}, which keeps or evicts other "
@@ -141,15 +147,27 @@ def _check_cache(cache, module: nn.Module) -> None:
         raise ValueError("a forward that failed has left this cache half-written: begin a new one")
     if cache.specs != swa.layers:
         raise ValueError(f"this SinkCache was made for other specs than this student's {swa.spec}")
-    cache.claim(module)
 
 
 def _check_positions(
-    position_ids: Tensor | None, mask: Tensor | None, padding: Tensor | None, start: int, total: int
+    position_ids: Tensor | None,
+    mask: Tensor | None,
+    padding: Tensor | None,
+    rows: int,
+    start: int,
+    total: int,
 ) -> None:
     """Every token stands at its column, or, in a padded row, at its place among the row's own tokens."""
     if position_ids is None:
         return
+    if (
+        position_ids.shape not in ((1, total - start), (rows, total - start))
+        or position_ids.is_floating_point()
+    ):
+        raise ValueError(
+            f"position_ids must be integers [{rows}, {total - start}], one for each token, got "
+            f"{tuple(position_ids.shape)} of {position_ids.dtype}"
+        )
     column, given = torch.arange(start, total), position_ids.cpu()
     pad = torch.zeros(1, 1, dtype=torch.bool) if mask is None else ~mask[:, start:].cpu().bool()
     shift = 0 if padding is None else padding[:, None]

@@ -156,7 +156,7 @@ def test_nothing_masked(monkeypatch, impl):
 def test_a_students_attention_put_back_to_transformers_own():
     student = under(model("llama"), A)
     student.set_attn_implementation("sdpa")
-    with pytest.raises(NotApplied):
+    with pytest.raises(ValueError, match="attention was replaced by 'sdpa'"):
         assert_applied(student, A)
 
 

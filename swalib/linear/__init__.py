@@ -10,6 +10,21 @@ if TYPE_CHECKING:
 
 # method -> module and mixer class; imported when first asked for
 METHODS = {
+    "lolcats": ("lolcats", "LoLCATs"),
+    "hedgehog": ("hedgehog", "Hedgehog"),
+    "liger": ("liger", "Liger"),
+    "supra": ("supra", "SUPRA"),
+    "dijiang": ("dijiang", "DiJiang"),
+    "mohawk": ("mamba2", "Mohawk"),
+    "llamba": ("mamba2", "Llamba"),
+    "mamba_in_llama": ("mamba_in_llama", "MambaInLlama"),
+    "gla": ("gla", "GLA"),
+    "gated_deltanet": ("gated_deltanet", "GatedDeltaNet"),
+    "rwkv6": ("rwkv6", "RWKV6"),
+    "qrwkv6": ("qrwkv6", "QRWKV6"),
+    "rwkv7": ("rwkv7", "RWKV7"),
+    "qrwkv7": ("qrwkv7", "QRWKV7"),
+    "arwkv": ("arwkv", "ARWKV"),
     "qlinatt": ("qlinatt", "QLinAtt"),
 }
 
