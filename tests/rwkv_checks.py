@@ -1,0 +1,68 @@
+"""What the tests of the RWKV mixers share: weights by their released names, and pads between tokens."""
+
+import torch
+from mixer_contract import near, noise, rope
+
+from swalib.linear.mixer import Tokens
+
+RENAMED = {"receptance": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
+POSITION = torch.arange(13).expand(2, -1)  # of the vectors' texts
+
+
+@torch.no_grad()
+def load(mixer, arrays):
+    """Fill every parameter from the array of its name; returns the arrays that no parameter took."""
+    given = {}
+    for name, array in arrays.items():
+        part, _, rest = name.partition("_")
+        given[f"{RENAMED[part]}_{rest}" if part in RENAMED and rest in ("weight", "bias") else name] = array
+    for name, parameter in mixer.named_parameters():
+        array = given.pop(name.replace(".", "_"))
+        assert array.shape == parameter.shape, name
+        parameter.copy_(array)
+    return set(given)
+
+
+@torch.no_grad()
+def check_pads_between(mixer, shared=None):
+    """Pads between a row's tokens change nothing, in one call or in several; nothing else keeps the text."""
+    x = noise(1, 12, mixer.sizes.hidden_size)
+    place = torch.tensor([[-1, 0, 1, 2, -1, -1, 3, 4, -1, 5, 6, -1]])
+    real = place[0] >= 0
+    junk = torch.where(real[None, :, None], x, 1e3)
+    shared = {} if shared is None else {name: v[:1, ..., :12, :] for name, v in shared.items()}
+    alone = {name: v[..., real, :] for name, v in shared.items()}
+    expected, last = mixer.mix(x[:, real], Tokens(place[:, real], rope(place[:, real]), alone))
+    for sizes in ([12], [1] * 12, [5, 4, 3]):
+        state, outputs, start = None, [], 0
+        for size in sizes:
+            now = slice(start, start + size)
+            handed = {name: v[..., now, :] for name, v in shared.items()}
+            y, state = mixer.mix(junk[:, now], Tokens(place[:, now], rope(place[:, now]), handed), state)
+            outputs.append(y)
+            start += size
+        near(torch.cat(outputs, dim=1)[:, real], expected)
+        for name, value in state.items():
+            near(value, last[name])
+            assert value.untyped_storage().nbytes() == value.numel() * value.element_size(), name
+
+
+def vary(parameter, low, high, seed=0):
+    """Uniform values in place of a parameter's, so that bounds that it is under are reached."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        parameter.copy_(low + (high - low) * torch.rand(parameter.shape, generator=generator).double())
+
+
+def parameters(mixer):
+    """By name, without the released code's leading axes of size 1."""
+    return {
+        name: p.detach()[0, 0] if p.shape[:2] == (1, 1) else p.detach()
+        for name, p in mixer.named_parameters()
+    }
+
+
+def check_start(parameter, formula):
+    """Every channel n starts at formula(n)."""
+    got = parameter.detach().flatten().double()
+    near(got, torch.tensor([formula(n) for n in range(len(got))], dtype=torch.float64), atol=1e-5)
