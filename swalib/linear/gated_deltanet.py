@@ -58,7 +58,8 @@ class GatedDeltaNet(ConvMixer):
     convolution (2412.06464 trains from scratch; its student in this comparison is trained as LoLCATs',
     which freezes them and then adds low-rank updates). New, as released: W_a, W_b, W_g and the convolution
     drawn as any linear layer and convolution, dt_bias such that softplus of it is log-uniform in
-    [0.001, 0.1], exp(A_log) uniform in [0, 16], the norm's weight 1. With expand_v or v_heads v and o are new too.
+    [0.001, 0.1], exp(A_log) uniform in [0, 16], the norm's weight 1. With expand_v or v_heads v and o are new
+    too.
 
     Raises:
         ValueError: expand_v gives value heads that are not of a whole size, or v_heads is no multiple of the
