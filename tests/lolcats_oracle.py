@@ -26,25 +26,25 @@ def phi(x, weight, activation):
 def literal(mixer, q, k, v, prompt=0, S=None, z=None):  # noqa: N803
     """o [h, t, d_v] of one row's rotated q [h, t, d], k, v [h_kv, t, ...], pair by pair."""
     config, (heads, t, d) = mixer.config, q.shape
-    groups, o = heads // k.shape[0], q.new_zeros(heads, t, v.shape[-1])
+    groups, rows = heads // k.shape[0], []
     for h in range(heads):
         a = 1 / (1 + (-mixer.window_logit[h]).exp())
         linear = 1 - a if config.affine else 1
         for i in range(t):
             fq = phi(q[h, i], mixer.phi_q.weight[h], config.activation)
-            score = [float(q[h, i] @ k[h // groups, j]) / d**0.5 for j in range(i + 1)]
+            score = [q[h, i] @ k[h // groups, j] / d**0.5 for j in range(i + 1)]
             c = max(score[j] for j in range(i + 1) if windowed(config, i, j, prompt))
             top = q.new_zeros(v.shape[-1]) if S is None else linear * (fq @ S[h])
             below = 0.0 if z is None else linear * (fq @ z[h])
             for j in range(i + 1):
                 if windowed(config, i, j, prompt):
-                    weight = a * torch.tensor(score[j] - c, dtype=q.dtype).exp()
+                    weight = a * (score[j] - c).exp()
                 else:
                     fk = phi(k[h // groups, j], mixer.phi_k.weight[h], config.activation)
                     weight = linear * (fq @ fk)
                 top, below = top + weight * v[h // groups, j], below + weight
-            o[h, i] = top / below
-    return o
+            rows.append(top / below)
+    return torch.stack(rows).view(heads, t, -1)
 
 
 def projected(mixer, x):

@@ -19,6 +19,7 @@ from mixer_contract import (
     run,
     tokens,
 )
+from pads_between import check_pads_between
 
 from swalib.linear.dijiang import DiJiang, DiJiangConfig
 from swalib.linear.mixer import Tokens
@@ -93,6 +94,7 @@ def test_contract(config):
     mixer = built(config)
     check_forms_and_splits(mixer)
     check_padding(mixer)
+    check_pads_between(mixer)
     check_constant_memory(mixer)
     check_gradients(mixer)
     check_half_precision(mixer)

@@ -18,6 +18,7 @@ from mixer_contract import (
     run,
     tokens,
 )
+from pads_between import check_pads_between
 
 from swalib.linear.hedgehog import Hedgehog, HedgehogConfig
 from swalib.linear.projections import Sizes, projections
@@ -72,6 +73,7 @@ def test_contract(config):
     mixer = made(Hedgehog, config)
     check_forms_and_splits(mixer)
     check_padding(mixer)
+    check_pads_between(mixer)
     check_constant_memory(mixer)
     check_gradients(mixer)
     check_half_precision(mixer)

@@ -18,6 +18,7 @@ from mixer_contract import (
     same_state,
     tokens,
 )
+from pads_between import check_pads_between
 
 from swalib import masks
 from swalib.linear.liger import Liger, LigerConfig
@@ -66,6 +67,16 @@ def test_as_its_formula_written_out(config):
     near(run(mixer, x)[0], torch.stack([literal(mixer, row) for row in x]))
 
 
+def test_gradients_are_the_formulas():
+    mixer, x, found = made(Liger, HALVES), noise(1, 9, SIZES.hidden_size), []
+    for y in (run(mixer, x)[0][0], literal(mixer, x[0])):
+        mixer.zero_grad()
+        y.square().sum().backward()
+        found.append([p.grad for p in mixer.parameters()])
+    for got, expected in zip(*found, strict=True):
+        near(got, expected)
+
+
 @torch.no_grad()
 def test_a_prior_state_is_read_by_every_row():
     mixer, x = made(Liger, HALVES), noise(1, 9, SIZES.hidden_size)
@@ -80,6 +91,7 @@ def test_contract(config):
     mixer = made(Liger, config)
     check_forms_and_splits(mixer)
     check_padding(mixer)
+    check_pads_between(mixer)
     check_constant_memory(mixer)
     check_gradients(mixer)
     check_half_precision(mixer)
@@ -92,23 +104,6 @@ def test_past_a_chunk_and_the_default_window():
     near(y, whole)
     same_state(state, last)
     check_gradients(mixer, t=70)
-
-
-@torch.no_grad()
-def test_pads_may_lie_between_tokens():
-    mixer, x = made(Liger, HALVES), noise(1, 20, SIZES.hidden_size)
-    whole, last = run(mixer, x)
-    column = torch.full((1, 29), -1)
-    column[0, 2:11], column[0, 15:26] = torch.arange(9), torch.arange(9, 20)
-    padded = torch.full((1, 29, SIZES.hidden_size), 50.0, dtype=torch.float64)
-    padded[:, column[0] >= 0] = x
-    state, outputs = None, []
-    for piece in (slice(0, 14), slice(14, 17), slice(17, 29)):
-        position = column[:, piece]
-        y, state = mixer.mix(padded[:, piece], Tokens(position, rope(position)), state)
-        outputs.append(y)
-    near(torch.cat(outputs, dim=1)[:, column[0] >= 0], whole)
-    same_state(state, last)
 
 
 @torch.no_grad()
@@ -173,7 +168,7 @@ def test_decoding_keeps_the_window():
     assert float((row - z["y_decode_row69"]).abs().max()) > 1e-2
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "phi", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "phi", "gemma3", "granite"])
 @torch.no_grad()
 def test_everything_is_the_teachers(family):
     attention = tiny(family).model.layers[0].self_attn

@@ -1,7 +1,5 @@
 """LoLCATs against a double loop, the released code's numbers, and the two attentions it is made of."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 from lolcats_oracle import attended, literal, projected, weights, windowed
@@ -16,11 +14,11 @@ from mixer_contract import (
     near,
     noise,
     released,
-    rope,
     run,
     same_state,
     tokens,
 )
+from pads_between import check_pads_between
 
 from swalib import masks
 from swalib.linear import _window
@@ -51,6 +49,19 @@ def test_as_its_formula_written_out(config):
 
 
 @pytest.mark.parametrize("config", [PLAIN, SINKS, TERRACED], ids=repr)
+def test_gradients_are_the_formulas(config):
+    mixer, x, found = made(LoLCATs, config), noise(1, 11, SIZES.hidden_size), []
+    for formula in (False, True):
+        mixer.zero_grad()
+        q, k, v = (z[0] for z in projected(mixer, x))
+        o = literal(mixer, q, k, v, prompt=11) if formula else mixer.heads(x, tokens(1, 0, 11))[0][0]
+        mixer.o_proj(o.transpose(0, 1).flatten(1)).square().sum().backward()
+        found.append([p.grad for p in mixer.parameters()])
+    for got, expected in zip(*found, strict=True):
+        near(got, expected)
+
+
+@pytest.mark.parametrize("config", [PLAIN, SINKS, TERRACED], ids=repr)
 @torch.no_grad()
 def test_a_prior_linear_state_is_read_by_every_row(config):
     mixer, x = made(LoLCATs, config), noise(1, 14, SIZES.hidden_size)
@@ -67,6 +78,7 @@ def test_contract(config):
     mixer = made(LoLCATs, config)
     check_forms_and_splits(mixer)
     check_padding(mixer)
+    check_pads_between(mixer)
     check_constant_memory(mixer)
     check_gradients(mixer)
     check_half_precision(mixer)
@@ -97,26 +109,6 @@ def test_chunks_are_not_seen(config, monkeypatch):
         y, state = run(mixer, x, left=left, right=right)
         near(y[0, :29], whole[0, :29])
         near(y[1, 4:], whole[1, 4:])
-        same_state(state, last)
-
-
-@pytest.mark.parametrize("config", [PLAIN, SINKS], ids=repr)
-@torch.no_grad()
-def test_pads_may_lie_between_tokens(config):
-    """Two turns of a talk, each padded on the right in the shorter row."""
-    mixer, x = made(LoLCATs, config), noise(1, 20, SIZES.hidden_size)
-    whole, last = run(mixer, x)
-    column = torch.full((1, 29), -1)
-    column[0, 2:11], column[0, 15:26] = torch.arange(9), torch.arange(9, 20)
-    padded = torch.full((1, 29, SIZES.hidden_size), 50.0, dtype=torch.float64)
-    padded[:, column[0] >= 0] = x
-    for cuts in ((0, 29), (0, 14, 29), range(30)):
-        state, outputs = None, []
-        for start, stop in pairwise(cuts):
-            position = column[:, start:stop]
-            y, state = mixer.mix(padded[:, start:stop], Tokens(position, rope(position)), state)
-            outputs.append(y)
-        near(torch.cat(outputs, dim=1)[:, column[0] >= 0], whole)
         same_state(state, last)
 
 

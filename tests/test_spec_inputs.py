@@ -118,6 +118,9 @@ WRONG = {
     "json of layers as heads": (
         lambda: from_dict({"method": "per_head", "heads": [PerLayer((Full(),)).to_dict()]}),
         r"PerHead takes Full\(\) and SWA"),
+    "json of another kind": (lambda: from_dict({"method": "full", "window": 3}), r"fields .*got \['window'\]"),
+    "json without sinks": (lambda: from_dict({"method": "swa", "window": 3}), "fields"),
+    "json of no field heads": (lambda: from_dict({"method": "per_head"}), "fields"),
     "heads of another model": (
         lambda: under(model("llama"), SWA([11, 7, 5], 3)), "has 3 specs, but a layer has 4 heads"),
     "heads of one layer": (

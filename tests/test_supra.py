@@ -19,6 +19,7 @@ from mixer_contract import (
     run,
     tokens,
 )
+from pads_between import check_pads_between
 
 from swalib.linear.mixer import Tokens
 from swalib.linear.projections import Sizes, projections
@@ -80,6 +81,7 @@ def test_contract(decay):
     mixer = made(SUPRA, SUPRAConfig(decay))
     check_forms_and_splits(mixer)
     check_padding(mixer)
+    check_pads_between(mixer)
     check_constant_memory(mixer)
     check_gradients(mixer)
     check_half_precision(mixer, factor=16)  # the norm amplifies the first rows, where few keys are summed

@@ -47,6 +47,8 @@ ON_A_CACHE = {  # each call is given a cache of 20 tokens
     "a step back": (1, at(SEEN - 1), JUMP),
     "a restart": (3, at(0, 1, 2), JUMP),
     "a restart within": (4, at(20, 21, 0, 1), JUMP),
+    "positions of other tokens": (2, at(20, 21, 22), "position_ids must be integers .1, 2., one for each"),
+    "half positions": (2, at(20.0, 21.0), "position_ids must be integers"),
     "a hole": (2, mask([1] * SEEN + [0, 1]), "the padding mask has a hole"),
     "a hole before": (2, mask([1, 0] + [1] * SEEN), "the padding mask has a hole"),
     "a pad that was a token": (2, mask([0] + [1] * (SEEN + 1)), "the left padding of a row changed"),

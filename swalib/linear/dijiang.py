@@ -98,7 +98,6 @@ class DiJiang(Mixer):
         q, k, v = self.qkv(x)
         q, k, v = inert(tokens.real, q, self.per_query_head(k), self.per_query_head(v))
         phi_q, phi_k = self.phi(tokens.rotate(q)), self.phi(tokens.rotate(k))
-        (phi_k,) = inert(tokens.real, phi_k)  # phi(0) is not 0
         before = None if state is None else State(state["S"])
         decayed = self._by_gamma if self.config.factor_positions is None else self._by_factors
         o, after = decayed(phi_q, phi_k, v, tokens, before, form)

@@ -226,4 +226,5 @@ class MixerLayer(CacheLayerMixin):
     @property
     def allocated_bytes(self) -> int:
         """Bytes of the state."""
-        return sum(x.untyped_storage().nbytes() for x in (self.state or {}).values())
+        storages = [x.untyped_storage() for x in (self.state or {}).values()]  # of views, one for several
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
