@@ -72,6 +72,11 @@ def decoder(model: PreTrainedModel) -> nn.Module:
     return attrgetter(path)(model.base_model) if path else model.base_model
 
 
+def is_student(model: PreTrainedModel) -> bool:
+    """Whether `swalib.under` or `swalib.convert` made this model."""
+    return model.config.model_type in FAMILIES and hasattr(decoder(model), "_swa")
+
+
 def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
     """The self-attention module of each decoder layer, first layer first."""
     kind = family(model)

@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from swalib.cache import SinkCache
+from swalib.families import is_student
 
 
 @torch.no_grad()
@@ -26,8 +27,13 @@ def prefill(
         (logits of the last token [b, vocabulary], the cache after it).
 
     Raises:
+        TypeError: a model that is no student.
         ValueError: no tokens, or chunks of none.
     """
+    if not is_student(student):
+        raise TypeError(
+            "prefill reads through a student: applied(model, spec) or under(model, spec) makes one"
+        )
     if input_ids.shape[1] < 1 or chunk_tokens < 1:
         raise ValueError(
             "prefill needs tokens and a chunk_tokens of at least 1, got "

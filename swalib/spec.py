@@ -260,6 +260,8 @@ def from_dict(data: dict[str, Any]) -> Spec:
     Raises:
         ValueError: the method is unknown, or has other fields than those given.
     """
+    if not isinstance(data, dict):
+        raise ValueError(f"a spec's JSON form is an object with a method, got {data!r}")
     given = dict(data)
     method = given.pop("method", None)
     kinds = {"full": Full, "swa": SWA, "per_head": PerHead, "per_layer": PerLayer}
@@ -271,7 +273,7 @@ def from_dict(data: dict[str, Any]) -> Spec:
             raise ValueError(f"a spec's method is one of {known}, got {method!r}")
         kinds[method] = config_class(method)
     for name in ("heads", "layers"):
-        if name in given:
+        if isinstance(given.get(name), list | tuple):
             given[name] = tuple(from_dict(entry) for entry in given[name])
     known = {field.name: field for field in fields(kinds[method])}
     missing = {name for name, field in known.items() if field.default is MISSING} - set(given)

@@ -82,7 +82,7 @@ def before_forward(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple,
     _check_lengths(swa, _lengths(mask, start, total))
     if cache is not None:
         cache.left_padding = padding
-    if padding is not None and kwargs.get("position_ids") is None:
+    if padding is not None:  # a row's own first token stands at 0, whichever way they were counted
         position = (torch.arange(start, total) - padding[:, None]).clamp(min=0)
         last = mask.cpu().sum(1, keepdim=True) - 1  # pads after a row's tokens must not lengthen its text
         kwargs["position_ids"] = position.minimum(last.clamp(min=0)).to(tokens.device)

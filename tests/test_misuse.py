@@ -6,7 +6,7 @@ import torch
 from oracle import bloom, error, ids, model, truth
 from transformers import DynamicCache
 
-from swalib import SWA, PerLayer, SinkCache, applied, layer_specs, under
+from swalib import SWA, PerLayer, SinkCache, applied, layer_specs, prefill, under
 
 A, B = SWA(11, 3), SWA(5, 0)
 
@@ -29,6 +29,11 @@ def test_blocks_that_run_something_else_or_nothing_are_fine():
         inner(ids(1, 3))
     with applied(model("llama"), A) as outer, applied(outer, B) as inner:
         inner(ids(1, 3))
+
+
+def test_prefill_takes_students_alone():
+    with pytest.raises(TypeError, match="prefill reads through a student"):
+        prefill(model("llama"), ids(1, 5))
 
 
 def gemma3(**settings):

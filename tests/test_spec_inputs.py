@@ -118,7 +118,7 @@ WRONG = {
     "json of layers as heads": (
         lambda: from_dict({"method": "per_head", "heads": [PerLayer((Full(),)).to_dict()]}),
         r"PerHead takes Full\(\) and SWA"),
-    "json of another kind": (lambda: from_dict({"method": "full", "window": 3}), r"fields .*got \['window'\]"),
+    "json of another kind": (lambda: from_dict({"method": "full", "window": 3}), "fields .*window"),
     "json without sinks": (lambda: from_dict({"method": "swa", "window": 3}), "fields"),
     "json of no field heads": (lambda: from_dict({"method": "per_head"}), "fields"),
     "heads of another model": (
