@@ -214,3 +214,38 @@ def test_case_18_the_teacher_after_its_student_and_a_canary_that_can_fail(monkey
             assert_applied(student, SWA(8, 4))
     assert torch.equal(teacher(tokens).logits, before)
     assert type(teacher(tokens).cache) is DynamicCache
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", FAMILIES)
+def test_case_14_log_likelihoods_do_not_depend_on_the_batch(name):
+    """Rows of mixed lengths, one by one and eight at once, padded on either side."""
+    lengths, spec = [3, 31, 12, 5, 40, 8, 23, 17], SWA(8, 3)
+    rows, bound = ids(8, max(lengths)), truth(name, spec, 8, max(lengths)).bound
+    with applied(model(name), spec) as student:
+        for left in (True, False):
+            mask = torch.zeros_like(rows)
+            for row, length in enumerate(lengths):
+                mask[row, -length if left else 0 : None if left else length] = 1
+            together = student(rows * mask, attention_mask=mask).logits.log_softmax(-1)
+            for row in range(8):
+                own = mask[row].bool()
+                alone = student(rows[row : row + 1, own]).logits.log_softmax(-1)
+                assert error(together[row, own], alone[0]) <= 2 * bound
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bos", [None, 96])
+def test_case_15_whichever_token_stands_first_is_the_sink(bos):
+    """A BOS in front takes the sink's place from the text's first token, which is then lost like any other.
+
+    Whether a model gets one is part of its name's entry, and so of every row: see test_evals, test_models.
+    """
+    text = ids(1, 20)[0]
+    told = text if bos is None else torch.cat([torch.tensor([bos]), text])
+    with applied(model("llama"), SWA(6, 1)) as student:
+        before = student(told[None]).logits[0, -1]
+        for changed in (0, 1):  # three layers of a window of 5 reach 12 tokens back: to neither
+            other = told.clone()
+            other[changed] = (other[changed] + 1) % 97
+            assert torch.equal(student(other[None]).logits[0, -1], before) == (changed == 1)
