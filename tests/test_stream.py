@@ -101,7 +101,7 @@ def test_the_peak_is_that_since_the_last_reset():
 
 def test_every_bin_has_a_peak_of_its_own(loaded, monkeypatch):
     resets = []
-    monkeypatch.setattr(stream.Peak, "reset", resets.append)
+    monkeypatch.setattr(stream.Peak, "reset", lambda self: resets.append(self))
     monkeypatch.setattr(stream.Peak, "bytes", lambda self: len(resets))
     with applied(loaded.model, SWA(11, 3)) as student:
         found = stream.read(student, torch.arange(1, 92).remainder(89)[None], 5, 15)

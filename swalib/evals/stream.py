@@ -235,8 +235,8 @@ def _about(stream: pd.DataFrame) -> dict[str, float]:
     return {
         "within": float(np.exp(loss[inside].mean())),
         "beyond": float(np.exp(loss[~inside].mean())),
-        "cache_mb": last["cache_bytes"] / 1e6,
-        "growth_mb": (last["peak_last"] - last["peak_first"]) / 1e6,
+        "cache_mb": float(last["cache_bytes"]) / 1e6,
+        "growth_mb": float(last["peak_last"] - last["peak_first"]) / 1e6,
     }
 
 
