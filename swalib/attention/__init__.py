@@ -62,25 +62,15 @@ def attend(
             sink logits that the spec does not have, or lacks.
     """
     check_impl(impl)
-    shapes_fit = q.ndim == k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0]
-    if not shapes_fit or q.shape[1] % k.shape[1] or q.shape[-1] != k.shape[-1]:
-        raise ValueError(
-            "attend takes q [b, h, t_q, d], k [b, h_kv, t_k, d], v [b, h_kv, t_k, d_v] with h a multiple of "
-            f"h_kv; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
-        )
+    _check_tensors(q, k, v, sink_logits)
     if not isinstance(spec, LayerSpec):
         raise TypeError(f"attend takes Full(), SWA(window, sinks) or PerHead(...), got {spec!r}")
-    if sink_logits is not None and sink_logits.shape != q.shape[1:2]:
-        raise ValueError(f"sink_logits must be [{q.shape[1]}], one a head, got {tuple(sink_logits.shape)}")
     heads = getattr(spec, "heads", (spec,))
     if rope is None and any(isinstance(head, SWA) and head.positions == "cache" for head in heads):
         raise ValueError('positions="cache" turns keys anew at every step: pass unrotated q, k and rope=')
     t_q, t_k = q.shape[-2], k.shape[-2]
-    k_pos = torch.arange(t_k) if k_pos is None else k_pos
-    q_pos = torch.arange(t_k - t_q, t_k) if q_pos is None else q_pos
-    for name, position, length in (("q_pos", q_pos, t_q), ("k_pos", k_pos, t_k)):
-        if position.shape not in ((length,), (1, length), (q.shape[0], length)):
-            raise ValueError(f"{name} must be [{length}] or [b, {length}], got {tuple(position.shape)}")
+    k_pos = _positions("k_pos", torch.arange(t_k) if k_pos is None else k_pos, k)
+    q_pos = _positions("q_pos", torch.arange(t_k - t_q, t_k) if q_pos is None else q_pos, q)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     scoring = Scoring(scale, rope, softcap, logits_of(spec, q.shape[1], sink_logits, q))
 
@@ -88,3 +78,21 @@ def attend(
         return (IMPLEMENTATIONS[impl](q, k, v, spec, q_pos, k_pos, scoring),)
 
     return by_head(spec, q, k, v, scoring, attention)[0]
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None) -> None:
+    shapes_fit = q.ndim == k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0]
+    if not shapes_fit or q.shape[1] % k.shape[1] or q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            "attend takes q [b, h, t_q, d], k [b, h_kv, t_k, d], v [b, h_kv, t_k, d_v] with h a multiple of "
+            f"h_kv; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+        )
+    if sink_logits is not None and sink_logits.shape != q.shape[1:2]:
+        raise ValueError(f"sink_logits must be [{q.shape[1]}], one a head, got {tuple(sink_logits.shape)}")
+
+
+def _positions(name: str, position: Tensor, x: Tensor) -> Tensor:
+    length = x.shape[-2]
+    if position.shape not in ((length,), (1, length), (x.shape[0], length)):
+        raise ValueError(f"{name} must be [{length}] or [b, {length}], got {tuple(position.shape)}")
+    return position
