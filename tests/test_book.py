@@ -84,7 +84,7 @@ def test_a_notebook_runs_in_this_environment_with_its_parameters(
     injected = [c for c in json.loads(run.path.read_text())["cells"] if c["id"] == "injected-parameters"]
     assert injected[0]["metadata"]["tags"] == ["injected-parameters", "remove-cell"]
     assert "papermill" not in run.path.read_text()
-    assert capfd.readouterr().err.endswith("progress\n")
+    assert capfd.readouterr().err.count("progress\n") == 2  # a kernel may add a word as it goes
     assert not list(tmp_path.glob("*.partial*"))
 
 

@@ -140,6 +140,16 @@ def test_a_missing_row_names_the_command_and_a_wrong_window_is_another_row(text_
         perplexity.grid("stored", ["tiny-llama"], [text_file], [8], [2])
 
 
+def test_whatever_a_spec_sets_is_part_of_the_key(text_file):
+    specs = [SWA(8, 2), SWA(8, 2, "cache"), SWA(8, 2, reach=9), SWA(8, 2, local="intersect")]
+    specs += [SWA(8, 2, sink_positions=(1, 3)), SWA(8, 2, sink_positions=(1, 4)), SWA(8, 2, sink_logit=0.0)]
+    cells = [perplexity.Cell("tiny-llama", text_file, spec, 64, 1) for spec in specs]
+    assert len({results.run_key(cell.config()) for cell in cells}) == len(specs)
+    plain = cells[0].config()
+    assert {"method": "swa", "window": 8, "sinks": 2, "positions": "text"}.items() <= plain.items()
+    assert not {"reach", "local", "sink_positions", "sink_logit"} & plain.keys()
+
+
 def test_nothing_is_measured_when_the_canary_dies(text_file, monkeypatch):
     monkeypatch.setattr(bench, "_proven", set())
 
