@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from transformers import PreTrainedModel
 
 from swalib import models
@@ -14,14 +15,14 @@ from swalib.models import Loaded
 from swalib.spec import Spec
 
 _resident: list[Loaded] = []
-_proven: set[tuple[str, Spec, str]] = set()
+_proven: set[tuple[str, torch.dtype, Spec, str]] = set()
 
 
-def resident(name: str, device: str = "cpu") -> Loaded:
-    """The model in fp32 on `device` ("cpu", "cuda", ...), kept in memory until another one is asked for."""
-    if not _resident or _resident[0].name != name:
+def resident(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
+    """The model on `device` ("cpu", "cuda", ...), kept in memory until another one is asked for."""
+    if not _resident or _resident[0].name != name or _resident[0].model.dtype != dtype:
         _resident.clear()
-        _resident.append(models.load(name))
+        _resident.append(models.load(name, dtype))
     _resident[0].model.to(device)
     return _resident[0]
 
@@ -30,7 +31,7 @@ def resident(name: str, device: str = "cpu") -> Loaded:
 def proven(loaded: Loaded, spec: Spec, impl: str = "sdpa") -> Iterator[PreTrainedModel]:
     """As `applied`, after `assert_applied` passed: once per process for the same weights, spec and impl."""
     with applied(loaded.model, spec, impl) as student:
-        key = (loaded.weights, spec, impl)
+        key = (loaded.weights, loaded.model.dtype, spec, impl)
         if key not in _proven:
             assert_applied(student, spec)
             _proven.add(key)
