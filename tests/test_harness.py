@@ -4,11 +4,10 @@ import os
 
 import numpy as np
 import pytest
-import torch
 
-from swalib import SWA, Full, applied, models
-from swalib.evals import harness, prompts
-from swalib.evals.likelihood import Item, Scorer
+from swalib import Full, applied, models
+from swalib.evals import prompts
+from swalib.evals.likelihood import Scorer
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install -e '.[eval]'")
 TASKS = ("mmlu", "arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
