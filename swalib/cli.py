@@ -77,6 +77,32 @@ def reproduce(preset: Preset = "cpu") -> None:
 
 
 @app.command()
+def plan(
+    teacher: Annotated[list[str] | None, typer.Argument(help="Names as in the paper's tables.")] = None,
+    window: Annotated[list[int] | None, typer.Option(help="w; as often as needed.")] = None,
+    sinks: int = 4,
+    gpus: int = 8,
+    gpu_memory_gb: float = 80.0,
+    tflops: Annotated[float, typer.Option(help="That a GPU reaches, 10^12 operations a second.")] = 300.0,
+) -> None:
+    """What the six tasks would take on the paper's TEACHERs: memory, hours, commands. Downloads nothing."""
+    from swalib.teachers import TEACHERS
+    from swalib.teachers import plan as planned
+
+    for name in teacher or TEACHERS:
+        found = planned(name, window or [64], sinks, gpus, gpu_memory_gb, tflops)
+        about = found.teacher
+        kind = "Instruct, asked without its chat template" if about.instruct else "base model"
+        account = ", needs an account that accepted its licence" if about.gated else ""
+        print(f"{name}: {about.hub_id}, {about.dtype}, {kind}{account}{about.notes and '; ' + about.notes}")
+        print(
+            f"  expected: {found.memory_bytes / 1e9:.0f} GB on {found.gpus} GPU(s), {found.copies} copies, "
+            f"{found.tokens / 1e6:.1f}M tokens, {found.hours:.2g} hours"
+        )
+        print("  " + found.command.replace("\n", "\n  "))
+
+
+@app.command()
 def status() -> None:
     """What is stored, and what the last build took."""
     from swalib.book import experiments
