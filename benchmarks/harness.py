@@ -68,8 +68,7 @@ def main() -> None:
     runs |= {f"swalib, {spec}": ours(loaded, questions, spec) for spec in (Full(), SWA(64, 4))}
     best = min(seconds for name, (seconds, _) in runs.items() if name.startswith("lm-eval"))
     apart = max(
-        abs(a - b)
-        for a, b in zip(runs["lm-eval hf, batch 1"][1], runs[f"swalib, {Full()}"][1], strict=True)
+        abs(a - b) for a, b in zip(runs["lm-eval hf, batch 1"][1], runs[f"swalib, {Full()}"][1], strict=True)
     )
     for name, (seconds, _) in runs.items():
         print(f"{name}: {len(questions) / seconds:.3f} items/s, {best / seconds:.2f} x")

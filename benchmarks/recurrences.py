@@ -1,11 +1,14 @@
 """How much faster are the chunked forms than a loop over tokens, and than flash-linear-attention's own?
 
     OMP_NUM_THREADS=1 python benchmarks/recurrences.py                  # chunked against recurrent
-    OMP_NUM_THREADS=1 python benchmarks/recurrences.py --fla FOLDER     # and against fla's naive chunk forms
+    OMP_NUM_THREADS=1 python benchmarks/recurrences.py --fla            # and against fla's naive chunk forms
 
-One thread, fp32, no gradients, medians of interleaved calls; the heads are SmolLM2-135M's. FOLDER holds
-fla-core's sources (the `fla` folder of its wheel): its naive modules run on a CPU and need einops only, while
-the package itself imports triton, so they are loaded file by file.
+One thread, fp32, no gradients; the heads are SmolLM2-135M's. Contenders take turns, and the median of the
+process's own seconds counts, so that others on the machine count for less. fla's naive modules run on a CPU
+and need einops only, while the package itself imports triton, so they are loaded file by file.
+
+Before the ratios: how fast this machine multiplies matrices of these sizes, and what plain linear attention,
+chunked, would take if it were nothing but its products.
 """
 
 from __future__ import annotations
@@ -53,12 +56,20 @@ def ours(x: dict[str, Tensor]) -> dict[str, Callable[..., tuple[Tensor, recurren
     }
 
 
-def theirs(folder: Path, x: dict[str, Tensor]) -> dict[str, Callable[[], Tensor]]:
+def theirs(x: dict[str, Tensor]) -> dict[str, Callable[[], Tensor]]:
     """fla's naive chunk forms of the same inputs, giving o [b, h, t, d_v]. Where it scales q by d^(-1/2)
-    unasked, q comes multiplied by sqrt(d)."""
+    unasked, q comes multiplied by sqrt(d).
+
+    Raises:
+        SystemExit: fla is not installed.
+    """
+    found = importlib.util.find_spec("fla")
+    if found is None:
+        raise SystemExit("--fla needs flash-linear-attention's sources: pip install fla-core einops")
+    folder = Path(found.submodule_search_locations[0])
 
     def naive(path: str, name: str):
-        spec = importlib.util.spec_from_file_location(name, folder / "fla" / "ops" / path)
+        spec = importlib.util.spec_from_file_location(name, folder / "ops" / path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return getattr(module, name)
@@ -89,9 +100,9 @@ def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats + 1):
         for name, run in runs.items():
-            started = time.perf_counter()
+            started = time.process_time()
             run()
-            taken[name].append(time.perf_counter() - started)
+            taken[name].append(time.process_time() - started)
     return {name: statistics.median(calls[1:]) for name, calls in taken.items()}
 
 
@@ -122,10 +133,30 @@ def compare(name: str, form: Callable[..., object], fla: Callable[[], Tensor] | 
     return line
 
 
+@torch.inference_mode()
+def bound(heads: int, tokens: int, head_dim: int, chunk: int = 64) -> str:
+    """The line on what products alone would take: per token and head 4·chunk·d for the scores and what they
+    weight, 4·d² for reading the state and writing it."""
+    q, k = torch.randn(2, heads, chunk, head_dim)
+    state = torch.randn(heads, head_dim, head_dim)
+    flops = 2 * heads * chunk * head_dim * (chunk + head_dim)
+
+    def products() -> None:
+        for _ in range(100):
+            torch.bmm(q, k.mT)
+            torch.bmm(q, state)
+
+    rate = 100 * flops / interleaved({"products": products}, 7)["products"]
+    least = heads * tokens * 4 * head_dim * (chunk + head_dim) / rate
+    return f"products: {rate / 1e9:.0f} GFLOP/s, so plain, chunked, takes at least {1e3 * least:.1f} ms"
+
+
 def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--fla", type=Path, help="folder that holds fla-core's `fla` folder")
+    parser.add_argument(
+        "--fla", action="store_true", help="against flash-linear-attention's naive chunk forms"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--heads", type=int, default=9)
     parser.add_argument("--tokens", type=int, default=4096)
@@ -139,7 +170,8 @@ def main() -> None:
     asked = options()
     torch.set_num_threads(1)
     x = inputs(asked.heads, asked.tokens, asked.head_dim)
-    forms, rivals = ours(x), {} if asked.fla is None else theirs(asked.fla, x)
+    forms, rivals = ours(x), theirs(x) if asked.fla else {}
+    print(bound(asked.heads, asked.tokens, asked.head_dim), flush=True)
     for name in asked.only:
         print(compare(name, forms[name], rivals.get(name), asked.repeats), flush=True)
 
