@@ -33,6 +33,7 @@ PAGES = {
         "prefill",
     ],
     "notebooks/03_linear_attention.html": ["linear-state", "recall", "feature-maps", "effective-masks"],
+    "notebooks/04_short_context.html": ["printed-table-1", "claim-calculator", "printed-table-2"],
     "book/use.html": [],
     "book/reading.html": [],
     "book/glossary.html": [],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from swalib import reported
+
 TABLE1, APPENDIX = "the paper's Table 1", "the paper's appendix A.2"
 RADLADS = "1: attention's outputs, all layers at once; 2: all parameters, on logits; 3: next token, at 16K"
 AS_LOLCATS = "as LoLCATs: 1, the new parts, to match attention's outputs; 2, low-rank updates"
@@ -102,7 +104,7 @@ CARDS = (
         "swalib/masks.py",
         "visible",
         "nothing",
-        "0 tokens, 0 stages",
+        reported.cost("SWA"),
         "No code was released. Text positions are the plain reading; StreamingLLM's are an option.",
         Memory(features=0, slots=64),
     ),
@@ -115,7 +117,7 @@ CARDS = (
         "swalib/linear/lolcats.py",
         "LoLCATs",
         "1: W and a, to match each head's output; 2: low-rank updates of q, k, v, o",
-        "40M tokens, 2 stages",
+        reported.cost("LoLCATs"),
         "Released: the terraced window counts keys twice in texts up to w, and decodes under another mask.",
         Memory(z=True, slots=63, positions=True),
     ),
@@ -128,7 +130,7 @@ CARDS = (
         "swalib/linear/liger.py",
         "Liger",
         "low-rank updates of q, k, v; no new parameter",
-        "20M tokens, 1 stage",
+        reported.cost("Liger-GLA"),
         "Released: decoding keeps no keys, so a generated token's window half is its own value.",
         Memory(slots=63, positions=True),
     ),
@@ -141,7 +143,7 @@ CARDS = (
         "swalib/linear/hedgehog.py",
         "Hedgehog",
         "1: W, to match attention's weights; 2: low-rank updates",
-        "40M tokens, 2 stages",
+        reported.cost("Hedgehog"),
         "Released (in LoLCATs' repository): a prompt read in two calls forgets the first.",
         Memory(z=True),
     ),
@@ -154,7 +156,7 @@ CARDS = (
         "swalib/linear/supra.py",
         "SUPRA",
         "everything, next token",
-        "100B tokens, 1 stage",
+        reported.cost("SUPRA"),
         "Released: slopes fail for head counts that are no power of 2; decoding takes no account of pads.",
     ),
     Card(
@@ -166,7 +168,7 @@ CARDS = (
         "swalib/linear/dijiang.py",
         "DiJiang",
         "everything, next token",
-        "40B tokens, 1 stage",
+        reported.cost("DiJiang"),
         "Released: φ is a softmax; decoding with a cache lets every token see the first key alone.",
     ),
     Card(
@@ -178,7 +180,7 @@ CARDS = (
         "swalib/linear/qlinatt.py",
         "QLinAtt",
         RADLADS,
-        "350–700M tokens, 3 stages",
+        reported.cost("QLinAtt"),
         "No code was released; the norm's eps is a choice made here.",
     ),
     Card(
@@ -190,7 +192,7 @@ CARDS = (
         "swalib/linear/mamba2.py",
         "Mohawk",
         "1: mixing matrices, to match attention's; 2: blocks' outputs; 3: everything, on logits",
-        "3–5B tokens, 3 stages",
+        reported.cost("MOHAWK"),
         "Released: its kernel divides by softplus(a) and is not finite where that underflows.",
         Memory(conv=("q", "state", "state")),
     ),
@@ -203,7 +205,7 @@ CARDS = (
         "swalib/linear/mamba2.py",
         "Llamba",
         "the same three; the last part from a 70B teacher",
-        "8–12B tokens, 3 stages",
+        reported.cost("Llamba"),
         "As MOHAWK. At head size 128 the maps of B and C start new: the state is 64 wide.",
         Memory(features=64, conv=("q", "state", "state")),
     ),
@@ -216,7 +218,7 @@ CARDS = (
         "swalib/linear/mamba_in_llama.py",
         "MambaInLlama",
         "layers replaced stepwise, MLPs frozen; then all, on logits; then fine-tuning and preferences",
-        "20B tokens, 2 stages",
+        reported.cost("Mamba in the Llama"),
         "Released: decoding fails without the compiled convolution. The table's row has no attention left.",
         Memory(conv=("q", "k", "v")),
     ),
@@ -256,7 +258,7 @@ CARDS = (
         "swalib/linear/qrwkv6.py",
         "QRWKV6",
         RADLADS,
-        "350–700M tokens, 3 stages",
+        reported.cost("QRWKV6"),
         "Released: no account of pads; the paper's equations scale by 1/√d twice, the code once.",
         Memory(last=True),
     ),
@@ -269,7 +271,7 @@ CARDS = (
         "swalib/linear/qrwkv7.py",
         "QRWKV7",
         RADLADS,
-        "350–700M tokens, 3 stages",
+        reported.cost("QRWKV7"),
         "Released: scales by 1/√d by hand; with kernels from 2025 on it scales twice.",
     ),
     Card(
@@ -281,8 +283,9 @@ CARDS = (
         "swalib/linear/arwkv.py",
         "ARWKV",
         "1: layers' outputs; 2: logits; 3: fine-tuning and preferences",
-        "60M/830M tokens, 2/3 stages",
-        "Released: heads of 64 whatever the teacher's; layer 0 learns nothing from later uses of its values.",
+        reported.cost("ARWKV"),
+        "Released: heads of 64 whatever the teacher's, an option here; layer 0 learns nothing from later "
+        "uses of its values.",
         Memory(last=True),
     ),
 )

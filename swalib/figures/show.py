@@ -30,6 +30,9 @@ SCRIPTS = (
     "swa-stream.js",
     "swa-linear.js",
     "swa-recall.js",
+    "swa-tables.js",
+    "swa-claims.js",
+    "swa-systems.js",
 )
 
 _RENDER = """
