@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -73,11 +73,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Result:
-    """The rows of one run, and its arrays, which are read from disk when first asked for."""
+    """The rows of one run and its arrays, made and read from disk when first asked for."""
 
     run_key: str
-    rows: pd.DataFrame
+    _rows: Sequence[Mapping[str, object]] = field(repr=False)
     _load: Callable[[], Mapping[str, np.ndarray]] = field(repr=False)
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """One row a metric, typed as in `store.frame`."""
+        return store.frame(self._rows)
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -118,7 +123,7 @@ def load_or_run(
     key = run_key(config)
     if mode == "smoke":
         measured = compute()
-        return Result(key, store.frame(_rows(config, key, measured, 0.0)), lambda: measured.arrays)
+        return Result(key, list(_rows(config, key, measured, 0.0)), lambda: measured.arrays)
     if mode == "reproduce":
         return _reproduce(config, compute, results_folder(folder))
     path = results_folder(folder) / f"{config['experiment']}.csv"
@@ -133,7 +138,7 @@ def load_or_run(
         measured = compute()
         store.append(path, key, _rows(config, key, measured, time.perf_counter() - started), measured.arrays)
     again = compute if mode == "run" else None
-    return Result(key, store.frame(store.table(path)[key]), lambda: _arrays(path, key, command, again))
+    return Result(key, store.table(path)[key], lambda: _arrays(path, key, command, again))
 
 
 def run_key(config: Config) -> str:
