@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from swalib.hf import applied, layer_specs, under
     from swalib.layer import SWAttention
     from swalib.prefill import prefill
+    from swalib.published import load_published
     from swalib.saved import from_pretrained
     from swalib.spec import SWA, Full, PerHead, PerLayer
 
@@ -26,6 +27,7 @@ __all__ = [
     "convert",
     "from_pretrained",
     "layer_specs",
+    "load_published",
     "prefill",
     "under",
 ]
@@ -39,6 +41,7 @@ _HOME = {
     "assert_applied": "canary",
     "convert": "convert",
     "from_pretrained": "saved",
+    "load_published": "published",
     "prefill": "prefill",
 }
 

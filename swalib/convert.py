@@ -18,6 +18,7 @@ def convert(
     method: MixerConfig | PerLayer,
     impl: str = "sdpa",
     share: bool | None = None,
+    linear_impl: str = "torch",
 ) -> PreTrainedModel:
     """A student of `teacher` whose attention has made way for a linear mixer, initialised as its method says.
 
@@ -32,11 +33,14 @@ def convert(
         impl: how the attention that is kept is computed.
         share: whether what the method does not replace stays the teacher's own parameters. Default: as the
             method trains it, shared where all but the mixers is frozen, copied where training changes it.
+        linear_impl: by what the mixers' recurrences are computed, "torch" or "fla" (flash-linear-attention's
+            kernels, on a GPU); a student's mixers can be switched later, by `mixer.use`.
 
     Raises:
+        ImportError: `linear_impl` is "fla", which is not installed.
         TypeError: `method` is neither, or `teacher` is no causal LM.
-        ValueError: an attention whose layout is not known, sizes that the method cannot take, or `PerLayer`
-            without one entry per layer.
+        ValueError: an attention whose layout is not known, sizes that the method cannot take, `PerLayer`
+            without one entry per layer, or a method that "fla" has no kernel for.
     """
     if not isinstance(method, MixerConfig | PerLayer):
         raise TypeError(f"convert takes a linear mixer's config, or PerLayer of some, got {method!r}")
@@ -53,6 +57,7 @@ def convert(
     blocks = attrgetter(families.family(student).layers)(families.decoder(student))
     for index, (layer, block) in enumerate(zip(layers, blocks, strict=True)):
         if isinstance(layer, MixerConfig):
-            attention = getattr(block, place)
-            setattr(block, place, mixer_class(layer.method).init_from(attention, layer, index))
+            mixer = mixer_class(layer.method).init_from(getattr(block, place), layer, index)
+            mixer.use(linear_impl)
+            setattr(block, place, mixer)
     return equip(student, method, layers, impl)

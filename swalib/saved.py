@@ -7,6 +7,7 @@ swalib has been imported, `AutoModelForCausalLM.from_pretrained` gives the stude
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +107,42 @@ def load_weights(student: PreTrainedModel, state: dict[str, Tensor]) -> None:
         ValueError: keys are missing or unexpected, or shapes differ; the first few are named.
     """
     own = student.state_dict()
-    tied = set(getattr(student, "_tied_weights_keys", None) or ())
-    missing = [key for key in own if key not in state and key not in tied]
+    check_fits(own, state, own)
+    copy_weights(own, state)
+
+
+def check_fits(own: dict[str, Tensor], state: dict[str, Tensor], required: Iterable[str]) -> None:
+    """
+    Args:
+        own: a student's state dict; state: what is to be copied into it.
+        required: names that must be in `state`, under this name or another of the same parameter.
+
+    Raises:
+        ValueError: some are not, or `state` has others, or of other shapes; the first few are named.
+    """
+    there = {own[key].data_ptr() for key in state if key in own}
+    missing = [key for key in required if key not in state and own[key].data_ptr() not in there]
     unexpected = [key for key in state if key not in own]
-    shapes = [key for key in state if key in own and state[key].shape != own[key].shape]
-    for kind, keys in (("lacks", missing), ("has unexpected", unexpected), ("has other shapes at", shapes)):
-        if keys:
-            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-            raise ValueError(f"this checkpoint {kind} {', '.join(keys[:3])}{more}")
-    with torch.no_grad():
-        for key, tensor in state.items():
-            own[key].copy_(tensor)
+    shapes = [
+        f"{key} ({list(state[key].shape)} for {list(own[key].shape)})"
+        for key in state
+        if key in own and state[key].shape != own[key].shape
+    ]
+    wrong = (("lacks", missing), ("has unexpected", unexpected), ("has other shapes at", shapes))
+    found = [f"{kind} {_first_few(keys)}" for kind, keys in wrong if keys]
+    if found:
+        raise ValueError(f"this checkpoint {'; it '.join(found)}")
+
+
+def _first_few(keys: list[str], few: int = 3) -> str:
+    return ", ".join(keys[:few]) + (f" and {len(keys) - few} more" if len(keys) > few else "")
+
+
+@torch.no_grad()
+def copy_weights(own: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+    """Copy tensors into those of the same name."""
+    for key, tensor in state.items():
+        own[key].copy_(tensor)
 
 
 AutoConfig.register("swa", SWAConfig)
@@ -142,6 +168,14 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> PreTrainedModel:
     return SWAForCausalLM.from_pretrained(name, config=config, **kwargs)
 
 
+def _each_once(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the second name of what has two: one map for q and k, a tied output matrix."""
+    first: dict[tuple, str] = {}
+    for key, tensor in state.items():
+        first.setdefault((tensor.data_ptr() or key, tensor.shape), key)
+    return {key: state[key] for key in first.values()}
+
+
 def save_pretrained(
     student: PreTrainedModel, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any
 ) -> None:
@@ -152,7 +186,7 @@ def save_pretrained(
     """
     if push_to_hub:
         raise ValueError("save the student to a folder first, then upload the folder to the hub")
-    state = kwargs.pop("state_dict", None) or student.state_dict()
+    state = _each_once(kwargs.pop("state_dict", None) or student.state_dict())
     logits = {key: state.pop(key).contiguous() for key in list(state) if key.endswith(f".{SINK_LOGITS}")}
     type(student).save_pretrained(student, save_directory, state_dict=state, **kwargs)
     folder = Path(save_directory)

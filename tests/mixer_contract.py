@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -108,20 +109,45 @@ def check_forms_and_splits(mixer: Mixer, t: int = 37, atol: float = 1e-9, shared
 
 @torch.no_grad()
 def check_padding(mixer: Mixer, t: int = 23, atol: float = 1e-9, shared=None) -> None:
-    """Rows padded left or right equal the rows alone, in one call and in several; pads may hold anything."""
+    """Rows padded left or right, and the states they leave, equal those of the rows alone, in one call and in
+    several; pads may hold anything."""
     x = noise(3, t, mixer.sizes.hidden_size)
     left, right = torch.tensor([5, 0, 3]), torch.tensor([t, t - 6, t - 2])
     junk = x.clone()
     for row in range(3):
         junk[row, : left[row]], junk[row, right[row] :] = 1e3, -1e3
     for split in ([t], [4], [1], [2, 7]):
-        y, _ = run(mixer, junk, split, left=left, right=right, shared=shared)
+        y, state = run(mixer, junk, split, left=left, right=right, shared=shared)
         assert bool(torch.isfinite(y).all())
         for row in range(3):
             real = slice(int(left[row]), int(right[row]))
             handed = {n: v[row : row + 1, ..., real, :] for n, v in (shared or {}).items()}
-            alone, _ = run(mixer, x[row : row + 1, real], shared=handed)
+            alone, last = run(mixer, x[row : row + 1, real], shared=handed)
             near(y[row, real], alone[0], atol)
+            same_state({name: s[row : row + 1] for name, s in state.items()}, last, atol)
+
+
+@torch.no_grad()
+def check_pads_between(mixer: Mixer, atol: float = 1e-9, shared=None) -> None:
+    """Two turns of a talk, each padded at both ends, equal the talk without pads, however it is cut; a state
+    keeps nothing alive but itself."""
+    place = torch.full((1, 29), -1)
+    place[0, 2:11], place[0, 15:26] = torch.arange(9), torch.arange(9, 20)
+    real = place[0] >= 0
+    x = torch.where(real[None, :, None], noise(1, 29, mixer.sizes.hidden_size), 50.0)
+    shared = {n: v[:1, ..., :29, :] for n, v in (shared or {}).items()}
+    alone = {n: v[..., real, :] for n, v in shared.items()}
+    whole, last = mixer.mix(x[:, real], Tokens(place[:, real], rope(place[:, real]), alone))
+    for cuts in ((0, 29), (0, 14, 29), range(30)):
+        state, outputs = None, []
+        for start, stop in pairwise(cuts):
+            now = slice(start, stop)
+            handed = {n: v[..., now, :] for n, v in shared.items()}
+            y, state = mixer.mix(x[:, now], Tokens(place[:, now], rope(place[:, now]), handed), state)
+            outputs.append(y)
+        near(torch.cat(outputs, dim=1)[:, real], whole, atol)
+        same_state(state, last, atol)
+        assert all(s.untyped_storage().nbytes() == s.numel() * s.element_size() for s in state.values())
 
 
 @torch.no_grad()

@@ -1,9 +1,7 @@
-"""What the tests of the RWKV mixers share: weights by their released names, and pads between tokens."""
+"""What the tests of the RWKV mixers share: weights by their released names, and how parameters start."""
 
 import torch
-from mixer_contract import near, noise, rope
-
-from swalib.linear.mixer import Tokens
+from mixer_contract import near
 
 RENAMED = {"receptance": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
 POSITION = torch.arange(13).expand(2, -1)  # of the vectors' texts
@@ -21,30 +19,6 @@ def load(mixer, arrays):
         assert array.shape == parameter.shape, name
         parameter.copy_(array)
     return set(given)
-
-
-@torch.no_grad()
-def check_pads_between(mixer, shared=None):
-    """Pads between a row's tokens change nothing, in one call or in several; nothing else keeps the text."""
-    x = noise(1, 12, mixer.sizes.hidden_size)
-    place = torch.tensor([[-1, 0, 1, 2, -1, -1, 3, 4, -1, 5, 6, -1]])
-    real = place[0] >= 0
-    junk = torch.where(real[None, :, None], x, 1e3)
-    shared = {} if shared is None else {name: v[:1, ..., :12, :] for name, v in shared.items()}
-    alone = {name: v[..., real, :] for name, v in shared.items()}
-    expected, last = mixer.mix(x[:, real], Tokens(place[:, real], rope(place[:, real]), alone))
-    for sizes in ([12], [1] * 12, [5, 4, 3]):
-        state, outputs, start = None, [], 0
-        for size in sizes:
-            now = slice(start, start + size)
-            handed = {name: v[..., now, :] for name, v in shared.items()}
-            y, state = mixer.mix(junk[:, now], Tokens(place[:, now], rope(place[:, now]), handed), state)
-            outputs.append(y)
-            start += size
-        near(torch.cat(outputs, dim=1)[:, real], expected)
-        for name, value in state.items():
-            near(value, last[name])
-            assert value.untyped_storage().nbytes() == value.numel() * value.element_size(), name
 
 
 def vary(parameter, low, high, seed=0):

@@ -178,9 +178,9 @@ def test_sinks_ignored(monkeypatch):
 def test_one_phase_loses_a_key(monkeypatch, change, phase, drop):
     whole = Step.plan
 
-    def plan(step, spec, kept, columns):
+    def plan(step, impl, spec, kept, columns):
         if not change(step):
-            return whole(step, spec, kept, columns)
+            return whole(step, impl, spec, kept, columns)
         k_pos = step.k_pos(kept, columns)
         lost = spec.sinks - 1 if drop == "sink" else step.start + step.length - spec.recents
         return sdpa.plan(spec, step.q_pos, k_pos.masked_fill(k_pos == lost, -1))

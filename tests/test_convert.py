@@ -119,6 +119,34 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, case):
         from_pretrained(tmp_path)
 
 
+def test_an_output_matrix_of_its_own_is_not_taken_for_a_tied_one(tmp_path):
+    student = convert(tiny("llama"), METHOD)
+    student.save_pretrained(tmp_path)
+    spoilt(tmp_path, lambda state: state.pop("lm_head.weight"))
+    with pytest.raises(ValueError, match=r"lacks lm_head\.weight$"):
+        from_pretrained(tmp_path)
+
+
+def test_what_is_missing_unexpected_and_misshapen_is_said_at_once(tmp_path):
+    convert(tiny("llama"), METHOD).save_pretrained(tmp_path)
+    for change, _ in SPOILT.values():
+        spoilt(tmp_path, change if change is not SPOILT["missing"][0] else lambda s: s.pop("lm_head.weight"))
+    shapes = rf"has other shapes at {KEY} \(\[3\] for \[10\]\)"
+    with pytest.raises(ValueError, match=rf"lacks lm_head.weight; it has unexpected extra; it {shapes}$"):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["supra", "qlinatt"])
+def test_one_parameter_under_two_names_comes_back(tmp_path, method):
+    """SUPRA's map, one for q and k where they have as many heads; a tied output matrix."""
+    teacher = tiny("llama", num_key_value_heads=4, tie_word_embeddings=True)
+    student = convert(teacher, config_class(method)())
+    student.save_pretrained(tmp_path)
+    back = from_pretrained(tmp_path)
+    assert torch.equal(logits(back, ids(1, 12)), logits(student, ids(1, 12)))
+    assert back.lm_head.weight is back.model.embed_tokens.weight
+
+
 def test_a_pickle_is_never_opened(tmp_path):
     convert(tiny("llama"), METHOD).save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")

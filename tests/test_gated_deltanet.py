@@ -12,6 +12,7 @@ from mixer_contract import (
     check_gradients,
     check_half_precision,
     check_padding,
+    check_pads_between,
     made,
     near,
     noise,
@@ -93,6 +94,7 @@ def test_contract(name):
     mixer = made(GatedDeltaNet, CONFIGS[name])
     check_forms_and_splits(mixer)
     check_padding(mixer)
+    check_pads_between(mixer)
     check_constant_memory(mixer)
     check_gradients(mixer)
     check_half_precision(mixer)
@@ -114,15 +116,6 @@ def test_under_autocast_the_state_stays_in_fp32():
         y, state = run(mixer, x, [7, 1])
     assert state["S"].dtype == torch.float32
     near(y.float(), exact, atol=0.05 * float(exact.abs().max()))
-
-
-@torch.no_grad()
-def test_a_padded_row_leaves_the_state_that_it_leaves_alone():
-    mixer, x = made(GatedDeltaNet), noise(2, 12, SIZES.hidden_size)
-    _, state = run(mixer, x, [5, 1], left=torch.tensor([4, 0]), right=torch.tensor([12, 9]))
-    for row, real in enumerate((slice(4, 12), slice(0, 9))):
-        alone = run(mixer, x[row : row + 1, real])[1]
-        same_state({n: s[row : row + 1] for n, s in state.items()}, alone)
 
 
 def of_released(z, heads, **options) -> GatedDeltaNet:

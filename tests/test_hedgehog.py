@@ -10,6 +10,7 @@ from mixer_contract import (
     check_gradients,
     check_half_precision,
     check_padding,
+    check_pads_between,
     made,
     near,
     noise,
@@ -18,7 +19,6 @@ from mixer_contract import (
     run,
     tokens,
 )
-from pads_between import check_pads_between
 
 from swalib.linear.hedgehog import Hedgehog, HedgehogConfig
 from swalib.linear.projections import Sizes, projections

@@ -9,6 +9,7 @@ from mixer_contract import (
     check_gradients,
     check_half_precision,
     check_padding,
+    check_pads_between,
     made,
     near,
     noise,
@@ -18,7 +19,6 @@ from mixer_contract import (
     same_state,
     tokens,
 )
-from pads_between import check_pads_between
 
 from swalib import masks
 from swalib.linear.liger import Liger, LigerConfig

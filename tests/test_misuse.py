@@ -66,8 +66,8 @@ def test_what_can_not_be_a_student_is_refused_in_one_sentence(case):
 
 
 def test_an_unknown_impl_is_refused():
-    with pytest.raises(ValueError, match=r"impl must be one of .*got 'flash'"):
-        under(model("llama"), A, "flash")
+    with pytest.raises(ValueError, match=r"impl must be one of .*got 'eager'"):
+        under(model("llama"), A, "eager")
 
 
 def rows(*masks):

@@ -9,6 +9,7 @@ from mixer_contract import (
     check_gradients,
     check_half_precision,
     check_padding,
+    check_pads_between,
     made,
     near,
     noise,
@@ -41,6 +42,7 @@ def test_contract():
     mixer = made(QLinAtt)
     check_forms_and_splits(mixer)
     check_padding(mixer)
+    check_pads_between(mixer)
     check_constant_memory(mixer)
     check_gradients(mixer)
     check_half_precision(mixer, factor=16)  # the norm amplifies the first rows, where few keys are summed

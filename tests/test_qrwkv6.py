@@ -13,6 +13,7 @@ from mixer_contract import (
     check_gradients,
     check_half_precision,
     check_padding,
+    check_pads_between,
     made,
     near,
     noise,
@@ -21,7 +22,7 @@ from mixer_contract import (
     run,
     tokens,
 )
-from rwkv_checks import POSITION, check_pads_between, check_start, load, parameters, vary
+from rwkv_checks import POSITION, check_start, load, parameters, vary
 
 from swalib.linear.mixer import Tokens
 from swalib.linear.projections import Sizes

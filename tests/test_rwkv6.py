@@ -10,13 +10,14 @@ from mixer_contract import (
     check_gradients,
     check_half_precision,
     check_padding,
+    check_pads_between,
     made,
     near,
     noise,
     run,
     tokens,
 )
-from rwkv_checks import check_pads_between, check_start, parameters, vary
+from rwkv_checks import check_start, parameters, vary
 
 from swalib.linear.mixer import Tokens
 from swalib.linear.projections import Sizes

@@ -11,13 +11,14 @@ from mixer_contract import (
     check_gradients,
     check_half_precision,
     check_padding,
+    check_pads_between,
     made,
     near,
     noise,
     run,
     tokens,
 )
-from rwkv_checks import check_pads_between, check_start, parameters, vary
+from rwkv_checks import check_start, parameters, vary
 
 from swalib.linear.mixer import Tokens
 from swalib.linear.projections import Sizes
@@ -89,7 +90,7 @@ def test_contract(sizes):
     vary(mixer.w0, -6, 4)
     check_forms_and_splits(mixer, shared=first_values(2, 37))
     check_padding(mixer, shared=first_values(3, 23))
-    check_pads_between(mixer, shared=first_values(1, 12))
+    check_pads_between(mixer, shared=first_values(1, 29))
     check_constant_memory(mixer, shared=first_values(2, 1))
     check_gradients(mixer, shared=first_values(1, 19))
     check_half_precision(mixer, shared={"v_first": noise(1, 4, 60, 6)} if sizes.layer else None)

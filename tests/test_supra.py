@@ -11,6 +11,7 @@ from mixer_contract import (
     check_gradients,
     check_half_precision,
     check_padding,
+    check_pads_between,
     made,
     near,
     noise,
@@ -19,7 +20,6 @@ from mixer_contract import (
     run,
     tokens,
 )
-from pads_between import check_pads_between
 
 from swalib.linear.mixer import Tokens
 from swalib.linear.projections import Sizes, projections

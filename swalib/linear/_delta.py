@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from swalib.linear import _fla
 from swalib.linear._diagonal import decayed_products
-from swalib.linear._forms import State, check_shapes, run
-from swalib.linear._scalar import causal, decays
+from swalib.linear._forms import How, State, check_shapes, run
+from swalib.linear._scalar import decays
 
 
 def delta_rule(
@@ -21,6 +22,7 @@ def delta_rule(
     state: State | None = None,
     form: str = "chunked",
     chunk_tokens: int = 32,
+    impl: str = "torch",
 ) -> tuple[Tensor, State]:
     """The delta rule (DeltaNet, 2406.06484), and with `log_decay` the gated one (2412.06464).
 
@@ -34,6 +36,7 @@ def delta_rule(
         state: from the tokens before; None is zero.
         form: "parallel" (one triangular system over the whole length), "chunked" or "recurrent"; they agree
             to rounding.
+        impl: "torch", or "fla" for flash-linear-attention's kernels on a GPU.
 
     Returns:
         o [b, h, t, d_v] in q's dtype, and the state after the last token.
@@ -45,7 +48,9 @@ def delta_rule(
     axes = {"q": (q, "b h t f"), "k": (k, "b h t f"), "v": (v, "b h t d_v")}
     check_shapes("delta_rule", state, **axes, **{name: (gate, "b h t") for name, gate in gates.items()})
     initial = None if state is None else state.S
-    o, last = run(DELTA, (q, k, v, *gates.values()), initial, scale, form, chunk_tokens)
+    kernel = _fla.DELTA if log_decay is None else _fla.GATED_DELTA
+    how = How(form, chunk_tokens, impl)
+    o, last = run(DELTA, kernel, (q, k, v, *gates.values()), initial, scale, how)
     return o.to(q.dtype), State(last)
 
 
@@ -61,6 +66,7 @@ def rwkv7(
     state: State | None = None,
     form: str = "chunked",
     chunk_tokens: int = 32,
+    impl: str = "torch",
 ) -> tuple[Tensor, State]:
     """RWKV-7's generalised delta rule (2503.14456), with w_t = exp(log_decay_t).
 
@@ -75,6 +81,7 @@ def rwkv7(
         v: [b, h, t, d_v].
         state: from the tokens before; None is zero.
         form: "parallel", "chunked" or "recurrent"; they agree to rounding.
+        impl: "torch", or "fla" for flash-linear-attention's kernels on a GPU.
 
     Returns:
         o [b, h, t, d_v] in r's dtype, and the state after the last token.
@@ -87,7 +94,7 @@ def rwkv7(
     check_shapes("rwkv7", state, **axes)
     initial = None if state is None else state.S
     tokens = (r, k, v, log_decay.expand_as(k), kappa, a)
-    o, last = run(RWKV7, tokens, initial, scale, form, chunk_tokens)
+    o, last = run(RWKV7, _fla.RWKV7, tokens, initial, scale, How(form, chunk_tokens, impl))
     return o.to(r.dtype), State(last)
 
 
@@ -102,17 +109,17 @@ def _delta_piece(q, k, v, beta, *gate_and_state):
     *gate, state = gate_and_state
     n, t = q.shape[:2]
     both = torch.cat([k, q], dim=1)
-    recalled = torch.bmm(both, state).view(n, 2, t, -1)
-    between, products = causal(t, q), torch.bmm(both, k.mT).view(n, 2, t, t)
+    recalled, products = torch.bmm(both, state), torch.bmm(both, k.mT).view(n, 2, t, t)
+    recalled = recalled.view(n, 2, t, -1)
     if gate:
         between, since_start, to_end = decays(*gate)
-        recalled = recalled * since_start[:, None]
+        recalled, products = recalled * since_start[:, None], products * between[:, None]
         k, state = k * to_end, state * since_start[:, -1:]
     by_k, by_q = recalled.unbind(1)
-    k_k, q_k = (products * between.view(-1, 1, t, t)).unbind(1)
+    k_k, q_k = products.tril_().unbind(1)
     written = _solve(k_k * beta, (v - by_k) * beta)
     o = torch.baddbmm(by_q, q_k, written)
-    return o, torch.baddbmm(state, k.mT, written)
+    return o, torch.bmm(k.mT, written).add_(state)
 
 
 def _delta_step(q, k, v, beta, *gate_and_state):
@@ -139,7 +146,7 @@ def _rwkv7_piece(r, k, v, log_decay, kappa, a, state):
     erased = _solve(kappa_erasing, by_kappa)
     o = torch.baddbmm(by_r, r_erasing, erased, alpha=-1)
     change = torch.bmm(writers.mT, torch.stack([v, -erased], dim=2).flatten(1, 2))
-    return o, total.mT * state + change
+    return o, change.addcmul_(total.mT, state)
 
 
 def _rwkv7_step(r, k, v, log_decay, kappa, a, state):

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swalib.linear._forms import State, check_shapes, compute_dtype, run
+from swalib.linear import _fla
+from swalib.linear._forms import How, State, check_shapes, compute_dtype, run
 
 
 def diagonal_decay(
@@ -23,6 +24,7 @@ def diagonal_decay(
     state: State | None = None,
     form: str = "chunked",
     chunk_tokens: int = 64,
+    impl: str = "torch",
 ) -> tuple[Tensor, State]:
     """Linear attention whose state decays channel by channel of the key.
 
@@ -36,6 +38,7 @@ def diagonal_decay(
         bonus: [h, f], u of RWKV-6, the share of a token's own key in its output; None is 0. "before" only.
         state: from the tokens before; None is zero.
         form: "parallel", "chunked" or "recurrent"; they agree to rounding.
+        impl: "torch", or "fla" for flash-linear-attention's kernels on a GPU.
 
     Returns:
         o [b, h, t, d_v] in q's dtype, and the state after the last token.
@@ -52,13 +55,15 @@ def diagonal_decay(
         raise ValueError(
             'a bonus weights the own key in an output="before" the update; "after" holds it already'
         )
-    advance = AFTER
+    advance, kernel, constants = AFTER, _fla.DIAGONAL, {}
     if output == "before":
         own = q.new_zeros(q.shape[1], q.shape[3]) if bonus is None else bonus
         own = own.to(compute_dtype(q, k, v)).repeat(q.shape[0], 1)[:, None]
         advance = {name: partial(move, bonus=own) for name, move in BEFORE.items()}
+        kernel, constants = _fla.BEFORE, {"u": own[: q.shape[1], 0]}
     initial = None if state is None else state.S
-    o, last = run(advance, (q, k, v, log_decay.expand_as(k)), initial, scale, form, chunk_tokens)
+    tokens, how = (q, k, v, log_decay.expand_as(k)), How(form, chunk_tokens, impl)
+    o, last = run(advance, kernel, tokens, initial, scale, how, **constants)
     return o.to(q.dtype), State(last)
 
 
@@ -97,18 +102,27 @@ def decayed_products(
         decay = F.pad(decay, tail, value=1)
     products = own.new_zeros(n, padded * x, y, padded)
     _blocks(products, padded)[:, :, :, 0] = own.permute(0, 2, 3, 1)
+    readers, writers = (rows.clone(memory_format=torch.contiguous_format) for rows in (readers, writers))
     half = 1
     while half < padded:
-        readers, writers = readers.reshape(-1, 2, half * x, f), writers.reshape(-1, 2, half * y, f)
+        readers, writers = readers.view(-1, 2, half * x, f), writers.view(-1, 2, half * y, f)
         first, second = decay.reshape(-1, 2, 1, f).unbind(1)
         met = torch.bmm(readers[:, 1], writers[:, 0].mT).view(n, -1, half * x, half, y)
         _blocks(products, met.shape[1])[:, half * x :, :, :half] = met.permute(0, 2, 4, 3, 1)
-        one = torch.ones_like(first)
-        readers = readers * torch.stack([one, first], dim=1)
-        writers = writers * torch.stack([second, one], dim=1)
+        readers, writers = _decayed_half(readers, 1, first), _decayed_half(writers, 0, second)
         decay, half = first * second, 2 * half
     readers, writers = (rows.reshape(n, -1, f) for rows in (readers, writers))
     return products[:, : t * x, :, :t], readers[:, : t * x], writers[:, : t * y], decay.reshape(n, 1, f)
+
+
+def _decayed_half(rows: Tensor, half: int, decay: Tensor) -> Tensor:
+    """rows [., 2, m, f], one of whose halves decays; in place where no gradient needs what was there."""
+    if not torch.is_grad_enabled():
+        rows[:, half].mul_(decay)
+        return rows
+    halves = [rows[:, 0], rows[:, 1]]
+    halves[half] = halves[half] * decay
+    return torch.stack(halves, dim=1)
 
 
 def _blocks(products: Tensor, count: int) -> Tensor:
@@ -118,8 +132,8 @@ def _blocks(products: Tensor, count: int) -> Tensor:
 
 
 def _read(products: Tensor, readers: Tensor, writers: Tensor, total: Tensor, v: Tensor, state: Tensor):
-    o = torch.baddbmm(torch.bmm(products[:, :, 0], v), readers, state)
-    return o, torch.baddbmm(total.mT * state, writers.mT, v)
+    o = torch.bmm(products[:, :, 0], v).baddbmm_(readers, state)
+    return o, torch.bmm(writers.mT, v).addcmul_(total.mT, state)
 
 
 def _after_piece(q, k, v, log_decay, state):

@@ -8,8 +8,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from swalib.linear import _fla
+
 FORMS = ("parallel", "chunked", "recurrent")
 BROADCAST = ("log_decay", "beta")  # gates, which may be the same for all of an axis: size 1 there
+
+
+class How(NamedTuple):
+    """How a recurrence is computed: its form, the tokens of a chunk (fla has its own), and by what, "torch"
+    or "fla" (see `swalib.linear._fla`)."""
+
+    form: str = "chunked"
+    chunk_tokens: int = 64
+    impl: str = "torch"
 
 
 class State(NamedTuple):
@@ -67,11 +78,12 @@ def compute_dtype(*tensors: Tensor) -> torch.dtype:
 
 def run(
     advance: dict[str, Callable[..., tuple[Tensor, Tensor]]],
+    kernel: _fla.Kernel,
     tokens: tuple[Tensor, ...],
     state: Tensor | None,
     scale: float,
-    form: str,
-    chunk_tokens: int,
+    how: How,
+    **constants: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The recurrence over all tokens: o [b, h, t, d_v] and the last S [b, h, f, d_v], in `compute_dtype`.
 
@@ -79,15 +91,21 @@ def run(
         advance: "piece", some tokens at once, and "step", exactly one token as the recurrence is written:
             (q [n, t, f], k, v, gates..., S [n, f, d_v]) -> (o [n, t, d_v], S), with n = b·h. The parallel
             form is one piece, the chunked form several, the recurrent form steps.
+        kernel: the same in flash-linear-attention.
         tokens: q [b, h, t, f], k [b, h, t, f], v [b, h, t, d_v], then gates [b, h, t] or [b, h, t, f].
         scale: factor on q.
+        constants: what else the kernel takes; `advance` knows it.
     """
+    form, chunk_tokens, impl = how
     check_form(form, chunk_tokens)
+    _fla.check_impl(impl)
     (b, h, t, f), d_v = tokens[0].shape, tokens[2].shape[-1]
     dtype = compute_dtype(*tokens[:3])
     state = tokens[0].new_zeros(b, h, f, d_v, dtype=dtype) if state is None else state.to(dtype)
     if not t:
         return tokens[2].to(dtype), state
+    if impl == "fla":
+        return _fla.run(kernel, tokens, state, scale, form, **constants)
     q, *others = (_flat(x.to(dtype), (b, h, t)) for x in tokens)
     q = q if scale == 1 else q * scale
     size = {"parallel": t, "chunked": chunk_tokens, "recurrent": 1}[form]

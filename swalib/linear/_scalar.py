@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from swalib.linear._forms import State, check_shapes, run
+from swalib.linear import _fla
+from swalib.linear._forms import How, State, check_shapes, run
 
 
 def linear_attention(
@@ -19,6 +20,7 @@ def linear_attention(
     state: State | None = None,
     form: str = "chunked",
     chunk_tokens: int = 64,
+    impl: str = "torch",
 ) -> tuple[Tensor, State]:
     """Linear attention (Katharopoulos 2020) of queries and keys that a feature map has been through.
 
@@ -31,6 +33,7 @@ def linear_attention(
         scale: factor on q, in the denominator too.
         state: from the tokens before; None is zero. It holds z exactly if `normalised`.
         form: "parallel", "chunked" or "recurrent"; they agree to rounding.
+        impl: "torch", or "fla" for flash-linear-attention's kernels on a GPU.
 
     Returns:
         o [b, h, t, d_v] in q's dtype, and the state after the last token.
@@ -45,7 +48,7 @@ def linear_attention(
     if normalised:  # z is what a value that is always 1 writes
         values = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
         initial = None if state is None else torch.cat([state.S, state.z[..., None]], dim=-1)
-    o, last = run(PLAIN, (q, k, values), initial, scale, form, chunk_tokens)
+    o, last = run(PLAIN, _fla.PLAIN, (q, k, values), initial, scale, How(form, chunk_tokens, impl))
     if not normalised:
         return o.to(q.dtype), State(last)
     denominator = o[..., -1:] + eps
@@ -62,7 +65,8 @@ def scalar_decay(
     scale: float = 1.0,
     state: State | None = None,
     form: str = "chunked",
-    chunk_tokens: int = 64,
+    chunk_tokens: int = 32,
+    impl: str = "torch",
 ) -> tuple[Tensor, State]:
     """Linear attention whose state decays by one factor a head: RetNet, SUPRA, Mamba-2.
 
@@ -75,6 +79,7 @@ def scalar_decay(
         log_decay: [b, h, t], at most 0, -inf included; size 1 for an axis it is constant over.
         state: from the tokens before; None is zero.
         form: "parallel", "chunked" or "recurrent"; they agree to rounding.
+        impl: "torch", or "fla" for flash-linear-attention's kernels on a GPU.
 
     Returns:
         o [b, h, t, d_v] in q's dtype, and the state after the last token.
@@ -90,13 +95,9 @@ def scalar_decay(
     }
     check_shapes("scalar_decay", state, **axes)
     initial = None if state is None else state.S
-    o, last = run(DECAYED, (q, k, v, log_decay), initial, scale, form, chunk_tokens)
+    how = How(form, chunk_tokens, impl)
+    o, last = run(DECAYED, _fla.SCALAR, (q, k, v, log_decay), initial, scale, how)
     return o.to(q.dtype), State(last)
-
-
-def causal(t: int, like: Tensor) -> Tensor:
-    """1 where j <= i, else 0: [t, t], dtype and device of `like`."""
-    return like.new_ones(t, t).tril()
 
 
 def decays(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,15 +112,14 @@ def decays(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     t = log_decay.shape[1]
     finite = log_decay.clamp(min=torch.finfo(log_decay.dtype).min)
-    future = log_decay.new_full((t, t), -torch.inf).triu(1)
-    between = (finite * causal(t, finite).tril(-1)).cumsum(1).add_(future).exp_()
+    between = finite.expand(-1, -1, t).tril(-1).cumsum(1).exp_().tril()  # exp of -inf would be slow
     return between, finite.cumsum(1).exp(), between[:, -1, :, None]
 
 
 def _plain_piece(q, k, v, state):
-    weights = torch.bmm(q, k.mT).mul_(causal(q.shape[1], q))
-    o = torch.baddbmm(torch.bmm(weights, v), q, state)
-    return o, torch.baddbmm(state, k.mT, v)
+    weights = torch.bmm(q, k.mT).tril_()
+    o = torch.bmm(weights, v).baddbmm_(q, state)
+    return o, torch.bmm(k.mT, v).add_(state)
 
 
 def _plain_step(q, k, v, state):
@@ -130,8 +130,8 @@ def _plain_step(q, k, v, state):
 def _decayed_piece(q, k, v, log_decay, state):
     between, since_start, to_end = decays(log_decay)
     weights = torch.bmm(q, k.mT) * between
-    o = torch.baddbmm(torch.bmm(weights, v), q * since_start, state)
-    return o, torch.baddbmm(state * since_start[:, -1:], (k * to_end).mT, v)
+    o = torch.bmm(weights, v).baddbmm_(q * since_start, state)
+    return o, torch.bmm((k * to_end).mT, v).addcmul_(state, since_start[:, -1:])
 
 
 def _decayed_step(q, k, v, log_decay, state):

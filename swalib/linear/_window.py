@@ -69,18 +69,29 @@ def pieces(t: int, form: str) -> Iterator[slice]:
         yield slice(start, min(start + size, t))
 
 
-def scores(q: Tensor, k: Tensor, seen: Tensor, scale: float) -> Tensor:
-    """scale·q·k where `seen` [b, c, n], else -inf: [b, h, c, n]. q: [b, h, c, d], k: [b, h, n, d]."""
-    return (scale * (q @ k.mT)).masked_fill(~seen[:, None], -torch.inf)
+def scores(q: Tensor, k: Tensor, seen: Tensor, scale: float, softcap: float | None = None) -> Tensor:
+    """scale·q·k, capped, where `seen` [b, c, n], else -inf: [b, h, c, n]. q: [b, h, c, d], k: [b, h, n, d].
+    The cap is softcap·tanh(score/softcap), None for none."""
+    score = scale * (q @ k.mT)
+    score = score if softcap is None else softcap * torch.tanh(score / softcap)
+    return score.masked_fill(~seen[:, None], -torch.inf)
 
 
 def window_attention(
-    q: Tensor, new: Held, window: int, *, scale: float, held: Held | None = None, form: str = "chunked"
+    q: Tensor,
+    new: Held,
+    window: int,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    held: Held | None = None,
+    form: str = "chunked",
 ) -> tuple[Tensor, Held]:
     """Softmax attention over the newest `window` keys, the own one counted: SWA(window, 0), in fp32.
 
     Args:
         q: [b, h, t, d], rotated; `new`: the same tokens' keys, rotated, and values.
+        scale, softcap: as for `scores`.
         held: what the tokens before left behind, in window - 1 slots; None is nothing.
 
     Returns:
@@ -94,7 +105,7 @@ def window_attention(
         seen = visible(new.position[:, piece, None], keys.position[:, None], SWA(window, 0))
         k, v = (x.to(dtype).repeat_interleave(groups, dim=1) for x in (keys.k, keys.v))
         with torch.autocast(q.device.type, enabled=False):
-            logits = scores(q[:, :, piece].to(dtype), k, seen, scale)
+            logits = scores(q[:, :, piece].to(dtype), k, seen, scale, softcap)
             nothing = ~seen.any(-1)[:, None, :, None]
             outputs.append(logits.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0) @ v)
         _, held = keys.parted(window - 1)

@@ -20,8 +20,8 @@ class ARWKVConfig(MixerConfig):
     """The released configurations' settings, under their names in brackets.
 
     Args:
-        head_size: of the recurrence's heads [head_size], 64 in all of them, whatever the teacher's: a head of
-            128 makes two. None for the teacher's.
+        head_size: of the recurrence's heads [head_size]. None, the default here, for the teacher's; 64 in all
+            released configurations whatever the teacher's, so that a head of 128 makes two.
         gate: multiply the output by gate_offset + sigmoid(x_g G1) G2 [wkv_has_gate].
         gate_offset: 1 in the training code (yynil/RWKVInside), 0 in its port to transformers.
         group_norm: norm each head of the output [wkv_has_group_norm].

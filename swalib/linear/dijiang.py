@@ -106,7 +106,7 @@ class DiJiang(Mixer):
 
     def _by_gamma(self, q, k, v, tokens: Tokens, before: State | None, form: str) -> tuple[Tensor, State]:
         log_decay = log_decays(self.sizes.heads, compute_dtype(q), q.device)[None, :, None]
-        return scalar_decay(q, k, v, *inert(tokens.real, log_decay), state=before, form=form)
+        return scalar_decay(q, k, v, *inert(tokens.real, log_decay), state=before, form=form, impl=self.impl)
 
     def _by_factors(self, q, k, v, tokens: Tokens, before: State | None, form: str) -> tuple[Tensor, State]:
         longest = int(tokens.position.max()) + 1
@@ -117,5 +117,7 @@ class DiJiang(Mixer):
             )
         dtype, at = compute_dtype(q), tokens.position.clamp(min=0)
         row, column = (table.to(dtype)[:, at].transpose(0, 1)[..., None] for table in (self.row, self.column))
-        o, after = linear_attention(q.to(dtype) * row, k.to(dtype) * column, v, state=before, form=form)
+        o, after = linear_attention(
+            q.to(dtype) * row, k.to(dtype) * column, v, state=before, form=form, impl=self.impl
+        )
         return o.to(q.dtype), after

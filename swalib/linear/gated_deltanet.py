@@ -106,7 +106,9 @@ class GatedDeltaNet(ConvMixer):
         _, log_decay = step_and_decay(self.a_proj(x), self.dt_bias, self.A_log)
         k, v, beta, log_decay = inert(tokens.real, unit(k), v, self.beta(x), log_decay)
         before, scale = None if state is None else State(state["S"]), self.sizes.head_dim**-0.5
-        o, after = delta_rule(unit(q), k, v, beta, log_decay, scale=scale, state=before, form=form)
+        o, after = delta_rule(
+            unit(q), k, v, beta, log_decay, scale=scale, state=before, form=form, impl=self.impl
+        )
         o = self.norm(o.to(self.norm.weight.dtype))
         if self.g_proj is not None:
             o = o * F.silu(by_head(self.g_proj(x), self.heads, self.heads))

@@ -99,7 +99,7 @@ class GLA(ConvMixer):
         k, v, log_decay = (by_head(z, kv_heads, heads) for z in (k, v, self.log_decay(x)))
         k, v, log_decay = inert(tokens.real, k, v, log_decay)
         before, scale = None if state is None else State(state["S"]), self.sizes.head_dim**-0.5
-        o, after = diagonal_decay(q, k, v, log_decay, scale=scale, state=before, form=form)
+        o, after = diagonal_decay(q, k, v, log_decay, scale=scale, state=before, form=form, impl=self.impl)
         o = self.norm(o.to(self.norm.weight.dtype))
         if self.g_proj is not None:
             o = o * F.silu(by_head(self.g_proj(x), heads, heads))

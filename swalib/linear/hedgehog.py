@@ -79,7 +79,14 @@ class Hedgehog(Mixer):
         phi_k, v = inert(real, self.phi_k(k), v)
         before = None if state is None else State(state["S"], state["z"])
         o, after = linear_attention(
-            self.phi_q(q), phi_k, v, normalised=True, eps=self.config.eps, state=before, form=form
+            self.phi_q(q),
+            phi_k,
+            v,
+            normalised=True,
+            eps=self.config.eps,
+            state=before,
+            form=form,
+            impl=self.impl,
         )
         return o, {"S": after.S.contiguous(), "z": after.z.contiguous()}
 

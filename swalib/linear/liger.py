@@ -50,8 +50,8 @@ class Liger(Mixer):
         o_t = 0.5·softmax(q_t) S_t + 0.5·SWA(window, 0) of RoPE(q), RoPE(k), v        y = o W_o
 
     Gate and softmax, which is over the head's dimensions, take q and k as they are before RoPE. No
-    denominator and no scale in the gated half; the window's is the teacher's. The gate's "pooling" in the
-    released code is an identity.
+    denominator and no scale in the gated half; the window's scale and cap are the teacher's. The gate's
+    "pooling" in the released code is an identity.
 
     State: S [b, h, d, d], fp32; k and v [b, h_kv, window-1, d] in the model's dtype, rotated, and position
     [b, window-1], int64. S alone is a prior state, with nothing in the window.
@@ -67,13 +67,13 @@ class Liger(Mixer):
         super().__init__(config, sizes)
         self.phi_q = feature_map("softmax", sizes.heads, sizes.head_dim)
         self.phi_k = feature_map("softmax", sizes.kv_heads, sizes.head_dim)
-        self.scale = sizes.head_dim**-0.5
+        self.scale, self.softcap = sizes.head_dim**-0.5, None
 
     def take(self, source: Projections) -> None:
         """Everything is the teacher's own: projections, to which low-rank updates are trained, norms of q and
-        k, and the factor on q·k in the window. Nothing is new."""
+        k, and the factor on q·k and its cap (Gemma 2) in the window. Nothing is new."""
         super().take(source)
-        self.scale = source.scale
+        self.scale, self.softcap = source.scale, source.softcap
 
     def mix(
         self, x: Tensor, tokens: Tokens, state: MixerState | None = None, form: str = "chunked"
@@ -83,7 +83,13 @@ class Liger(Mixer):
         held = Held(state["k"], state["v"], state["position"]) if state and "k" in state else None
         new = Held.given(tokens.rotate(k), v, tokens.position)
         near, held = window_attention(
-            tokens.rotate(q), new, self.config.window, scale=self.scale, held=held, form=form
+            tokens.rotate(q),
+            new,
+            self.config.window,
+            scale=self.scale,
+            softcap=self.softcap,
+            held=held,
+            form=form,
         )
         before = None if state is None else State(state["S"])
         far, after = self._gated(q, k, v, tokens.real, before, form)
@@ -97,4 +103,4 @@ class Liger(Mixer):
         log_decay = F.logsigmoid(k.to(compute_dtype(k))) / self.config.gate_divisor
         kept = inert(real, self.phi_k(k), v, log_decay)
         kept = (self.per_query_head(x) for x in kept)
-        return diagonal_decay(self.phi_q(q), *kept, state=before, form=form)
+        return diagonal_decay(self.phi_q(q), *kept, state=before, form=form, impl=self.impl)

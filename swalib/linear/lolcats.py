@@ -64,7 +64,8 @@ class LoLCATs(Mixer):
         s_ij = scale·q_i·k_j,  c_i = max over W_i of s_ij,  a = sigmoid(window_logit) of the head
         phi(x) = [softmax(xW), softmax(-xW)], a W for each query head, another for k
 
-    W_i is what SWA(window, sinks) shows. All sums are in fp32. `scale` is the teacher's, 1/sqrt(d) for most.
+    W_i is what SWA(window, sinks) shows. All sums are in fp32. `scale` is the teacher's, 1/sqrt(d) for most;
+    where the teacher caps its scores (Gemma 2), so is s_ij.
 
     State: S [b, h, f, d] and z [b, h, f], fp32, of the keys that have left the window; k and v
     [b, h_kv, window-1, d] in the model's dtype and position [b, window-1], int64, of those in it. S and z
@@ -83,20 +84,21 @@ class LoLCATs(Mixer):
 
     Config = LoLCATsConfig
     shares = True
+    kernels = False
 
     def __init__(self, config, sizes) -> None:
         super().__init__(config, sizes)
         self.phi_q, self.phi_k = map_pair(sizes, config.width, config.activation)
         logit = math.log(config.window_factor) - math.log1p(-config.window_factor)
         self.window_logit = nn.Parameter(torch.full((sizes.heads,), logit))
-        self.scale = sizes.head_dim**-0.5
+        self.scale, self.softcap = sizes.head_dim**-0.5, None
 
     def take(self, source: Projections) -> None:
-        """Projections, norms of q and k, the factor on q·k: the teacher's own; the projections stay frozen
-        but for low-rank updates. New: W of `phi_q`, uniform within sqrt(6/(d·width)); W of `phi_k`, a copy
-        of it; `window_logit`, from `window_factor`."""
+        """Projections, norms of q and k, the factor on q·k and its cap: the teacher's own; the projections
+        stay frozen but for low-rank updates. New: W of `phi_q`, uniform within sqrt(6/(d·width)); W of
+        `phi_k`, a copy of it; `window_logit`, from `window_factor`."""
         super().take(source)
-        self.scale = source.scale
+        self.scale, self.softcap = source.scale, source.softcap
 
     def mix(
         self, x: Tensor, tokens: Tokens, state: MixerState | None = None, form: str = "chunked"
@@ -181,7 +183,7 @@ class LoLCATs(Mixer):
         factor = self.window_logit.to(dtype).sigmoid()[:, None, None]
         with torch.autocast(q.device.type, enabled=False):
             k = self.per_query_head(keys.k).to(dtype)
-            logits = scores(q.to(dtype), k, near(where, keys.position), self.scale)
+            logits = scores(q.to(dtype), k, near(where, keys.position), self.scale, self.softcap)
             top = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(dtype).min)
             both = (phi_q @ phi_k.mT).masked_fill(~beyond[:, None], 0) @ self._counted(far.v, dtype)
             both = (both + phi_q @ linear) * (1 - factor if self.config.affine else 1)

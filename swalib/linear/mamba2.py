@@ -128,7 +128,7 @@ class Mohawk(ConvMixer):
         c, b, v, log_decay, kept = self._inputs(x, tokens, state)
         b, v, log_decay = inert(tokens.real, b, v, log_decay)
         before = None if state is None else State(state["S"])
-        y, after = scalar_decay(c, b, v, log_decay, state=before, form=form)
+        y, after = scalar_decay(c, b, v, log_decay, state=before, form=form, impl=self.impl)
         y = self.merged(y + self.D[:, None, None] * v)
         return self.o_proj(y * F.silu(self.z_proj(x) + self.z_bias)), {"S": after.S, **kept}
 

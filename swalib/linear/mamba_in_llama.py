@@ -97,7 +97,7 @@ class MambaInLlama(ConvMixer):
         dt, log_decay = step_and_decay(self.dt_proj(x), self.dt_bias, self.A_log)
         b, log_decay, written = inert(tokens.real, b, log_decay, dt[..., None] * v)
         before = None if state is None else State(state["S"])
-        y, after = scalar_decay(c, b, written, log_decay, state=before, form=form)
+        y, after = scalar_decay(c, b, written, log_decay, state=before, form=form, impl=self.impl)
         y = self._gated(y + self.D[:, None, None] * v, by_head(self.z_proj(x), heads, heads))
         return self.o_proj(self.merged(y)), {"S": after.S, **kept}
 

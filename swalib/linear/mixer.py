@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import CacheLayerMixin
 
+from swalib.linear._fla import check_impl, check_installed
 from swalib.linear.projections import Projections, Sizes, projections
 from swalib.positions import Rotation, rotate
 from swalib.spec import MixerConfig
@@ -51,10 +52,14 @@ class Mixer(nn.Module):
         Config: the method's config class.
         shares: whether q, k, v and o stay the teacher's own parameters (methods that freeze them, or train
             low-rank updates), or start as copies of them.
+        kernels: whether flash-linear-attention has one for the recurrence.
+        impl: by what that is computed, "torch" or "fla"; see `use`.
     """
 
     Config: ClassVar[type[MixerConfig]]
     shares: ClassVar[bool] = False
+    kernels: ClassVar[bool] = True
+    impl: str = "torch"
 
     def __init__(self, config: MixerConfig, sizes: Sizes) -> None:
         super().__init__()
@@ -89,6 +94,23 @@ class Mixer(nn.Module):
             if norm is not None:
                 setattr(self, name, norm if self.shares else copy.deepcopy(norm))
         self.rotation = source.rotation
+
+    def use(self, impl: str) -> None:
+        """Have the recurrence computed by "torch", or by "fla", flash-linear-attention's kernels on a GPU.
+
+        Raises:
+            ValueError: there is no such impl, or no kernel for this method.
+            ImportError: flash-linear-attention is not installed.
+        """
+        check_impl(impl)
+        if impl == "fla" and not self.kernels:
+            raise ValueError(
+                f"flash-linear-attention has no kernel for {self.config.method}, whose window and linear "
+                'part have one denominator: impl="torch"'
+            )
+        if impl == "fla":
+            check_installed()
+        self.impl = impl
 
     def mix(
         self, x: Tensor, tokens: Tokens, state: MixerState | None = None, form: str = "chunked"

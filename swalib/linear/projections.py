@@ -29,7 +29,7 @@ class Sizes:
 @dataclass(frozen=True)
 class Projections:
     """q, k, v, o: linear layers; q_norm, k_norm: norms over the head, or None; how q and k are rotated, or
-    None for not at all; the factor on q·k."""
+    None for not at all; the factor on q·k; where scores are capped (Gemma 2), softcap·tanh(score/softcap)."""
 
     q: nn.Linear
     k: nn.Linear
@@ -40,6 +40,7 @@ class Projections:
     k_norm: nn.Module | None = None
     rotation: Rotation | None = HALVES
     scale: float = 1.0
+    softcap: float | None = None
 
     def sizes(self, layer: int = 0) -> Sizes:
         """What a mixer needs to know of them."""
@@ -75,7 +76,8 @@ def projections(attention: nn.Module) -> Projections:
     norms = (getattr(attention, "q_norm", None), getattr(attention, "k_norm", None))
     rotation = HALVES if getattr(attention, "use_rope", True) else None
     scale = getattr(attention, "scaling", head_dim**-0.5)
-    return Projections(*parts, out, head_dim, *norms, rotation, scale)
+    softcap = getattr(attention, "attn_logit_softcapping", None)
+    return Projections(*parts, out, head_dim, *norms, rotation, scale, softcap)
 
 
 def _apart(fused: nn.Linear, query_width: int, head_dim: int) -> tuple[nn.Linear, ...]:

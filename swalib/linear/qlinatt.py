@@ -44,6 +44,6 @@ class QLinAtt(Mixer):
         q, k = tokens.rotate(q), tokens.rotate(k)
         k, v = inert(tokens.real, self.per_query_head(k), self.per_query_head(v))
         before = None if state is None else State(state["S"])
-        o, after = linear_attention(q, k, v, state=before, form=form)
+        o, after = linear_attention(q, k, v, state=before, form=form, impl=self.impl)
         o = F.layer_norm(o, o.shape[-1:], self.norm.weight, self.norm.bias, self.config.eps)
         return self.o_proj(self.merged(o)), {"S": after.S}

@@ -153,7 +153,9 @@ class QRWKV6(DataDependentShift, RadGate):
             k = balanced_keys(k, log_decay)
         k, v, log_decay = inert(tokens.real, k, v, log_decay)
         scale, before = self.sizes.head_dim**-0.5, None if state is None else State(state["S"])
-        o, after = diagonal_decay(wide(q), k, v, log_decay, scale=scale, state=before, form=form)
+        o, after = diagonal_decay(
+            wide(q), k, v, log_decay, scale=scale, state=before, form=form, impl=self.impl
+        )
         o = self.merged(o)
         if self.config.group_norm:
             o = normed_by_head(self.ln_x, o)

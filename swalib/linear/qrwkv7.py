@@ -117,7 +117,7 @@ class QRWKV7(Rwkv7Parts, RadGate):
             kappa, k = self.removal_and_written_keys(k, a)
         log_decay, k, v, kappa = inert(tokens.real, log_decay, k, v, kappa)
         before = None if state is None else State(state["S"])
-        o, after = rwkv7(wide(r), log_decay, k, v, kappa, a, state=before, form=form)
+        o, after = rwkv7(wide(r), log_decay, k, v, kappa, a, state=before, form=form, impl=self.impl)
         o = self.merged(o)
         o = normed_by_head(self.ln_x, o) if self.config.group_norm else o * self.sizes.head_dim**-0.5
         return self.o_proj(self.gated(o, x)), {"S": after.S}

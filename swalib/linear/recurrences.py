@@ -9,6 +9,8 @@ heads is the caller's business), and the state before them; it returns (o, state
 
 The three agree to rounding, as does any split of a text whose parts hand the state over. States are fp32
 (fp64 where q, k or v is) whatever the inputs, under autocast too. `inert` makes pads do nothing.
+
+`impl="fla"` has flash-linear-attention's kernels compute the same on a GPU, or raises: nothing falls back.
 """
 
 from swalib.linear._delta import delta_rule, rwkv7

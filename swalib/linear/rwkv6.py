@@ -223,6 +223,7 @@ class RWKV6(DataDependentShift):
             output="before",
             state=before,
             form=form,
+            impl=self.impl,
         )
         o = normed_by_head(self.ln_x, self.merged(o)) * F.silu(self.gate(to["g"]))
         return self.o_proj(o.to(x.dtype)), {"S": after.S, "last": last}

@@ -179,7 +179,7 @@ class RWKV7(Rwkv7Parts):
         kappa, k = self.removal_and_written_keys(k, a)
         log_decay, k, v, kappa = inert(tokens.real, self.log_decay(to["w"]), k, v, kappa)
         before = None if state is None else State(state["S"])
-        o, after = rwkv7(r, log_decay, k, v, kappa, a, state=before, form=form)
+        o, after = rwkv7(r, log_decay, k, v, kappa, a, state=before, form=form, impl=self.impl)
         bonus = (r * k * self.by_head(self.r_k)).sum(-1, keepdim=True) * v
         y = self.gated(self.normed(self.merged(o)) + self.merged(bonus), to)
         return self.o_proj(y.to(x.dtype)), {"S": after.S, "last": last}

@@ -87,6 +87,6 @@ class SUPRA(Mixer):
             tokens.real, self.per_query_head(phi_k), self.per_query_head(v), log_decay
         )
         before = None if state is None else State(state["S"])
-        o, after = scalar_decay(phi_q, phi_k, v, log_decay, state=before, form=form)
+        o, after = scalar_decay(phi_q, phi_k, v, log_decay, state=before, form=form, impl=self.impl)
         o = F.layer_norm(o, o.shape[-1:], eps=self.config.eps)
         return self.o_proj(self.merged(o)), {"S": after.S}
