@@ -27,7 +27,7 @@ def test_its_code_runs(tmp_path):
     names |= {"x": noise(2, 130, 256), "q": noise(2, 4, 9, 8), "k": noise(2, 2, 9, 8), "v": noise(2, 2, 9, 8)}
     names["folder"] = tmp_path
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(block, names)
     assert names["answer"].shape == (1, 164)
