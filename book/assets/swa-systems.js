@@ -40,7 +40,8 @@
 
   function bars({ y, low, high }) {
     if (!low) return {};
-    const array = high.map((value, index) => value - y[index]), arrayminus = low.map((value, index) => y[index] - value);
+    const array = high.map((value, index) => value - y[index]);
+    const arrayminus = low.map((value, index) => y[index] - value);
     return { error_y: { type: "data", symmetric: false, array, arrayminus, thickness: 1.2, width: 3 } };
   }
 
@@ -127,8 +128,9 @@
       },
       yaxis: { autorange: "reversed", showgrid: false, ticks: "", automargin: false },
     });
-    const told = bars.flatMap((bar, index) => [
-      `${index ? ", " : ""}${bar.label} `, inColour(theme, bar.method, `${number(100 * bar.floor_ms / bar.step_ms)} %`)]);
+    const explained = (bar) => `${number(100 * bar.floor_ms / bar.step_ms)} %`;
+    const told = bars.flatMap((bar, index) => (
+      [`${index ? ", " : ""}${bar.label} `, inColour(theme, bar.method, explained(bar))]));
     SWA.say(el, "Share of the time that bytes or FLOPs can explain: ", ...told, ".");
     return SWA.plot(el, [
       measured, marks("least, by bytes and FLOPs", "floor_ms", "line-ns", theme.accent),

@@ -4,6 +4,8 @@ from swalib.figures.claims import claim_calculator
 from swalib.figures.linear import effective_masks, feature_maps, linear_state, recall
 from swalib.figures.live import panel
 from swalib.figures.method import cache_slots, conventions, kv_calculator, mask_explorer, reach
+from swalib.figures.short import short_lengths, short_scores
+from swalib.figures.short_variants import short_variants
 from swalib.figures.show import Figure
 from swalib.figures.sinks import (
     attention_mass,
@@ -15,6 +17,8 @@ from swalib.figures.sinks import (
     sink_kinds,
 )
 from swalib.figures.streams import stream
+from swalib.figures.systems import systems_flops, systems_memory
+from swalib.figures.systems_measured import systems_batch, systems_launches, systems_roofline, systems_speed
 from swalib.figures.tables import printed_table
 
 __all__ = [
@@ -37,6 +41,15 @@ __all__ = [
     "printed_table",
     "reach",
     "recall",
+    "short_lengths",
+    "short_scores",
+    "short_variants",
     "sink_kinds",
     "stream",
+    "systems_batch",
+    "systems_flops",
+    "systems_launches",
+    "systems_memory",
+    "systems_roofline",
+    "systems_speed",
 ]

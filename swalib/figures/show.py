@@ -32,6 +32,8 @@ SCRIPTS = (
     "swa-recall.js",
     "swa-tables.js",
     "swa-claims.js",
+    "swa-short.js",
+    "swa-short-variants.js",
     "swa-systems.js",
 )
 
