@@ -101,6 +101,7 @@ def under(model: PreTrainedModel, spec: Spec, impl: str = "sdpa") -> PreTrainedM
     Raises:
         TypeError: `spec` is not a spec, or `model` is not a transformers causal LM.
         ValueError: the family or its configuration isn't supported, or the spec doesn't fit the model.
+        RuntimeError: `impl` runs on no device here; `swalib.attention.available` says what is missing.
     """
     check_impl(impl)
     check_supported(model)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from swalib.attention import reference, sdpa
+from swalib.attention import IMPLEMENTATIONS, check_impl
 from swalib.attention.scoring import Scoring, by_head
 from swalib.cache import SinkCache
 from swalib.slots import live_slots, slot_positions
@@ -160,20 +161,26 @@ class Step:
 
         Returns:
             (o [b, h, t, d_v],); impl="reference" adds the weights [b, h, t, n] and log-sum-exp [b, h, t].
+
+        Raises:
+            RuntimeError: `impl` does not run on q's device.
+            ValueError: it does not take the dtype, the spec or something else asked of it.
         """
+        if not self._plans:
+            check_impl(impl, q.device)
         kept, columns = spec.envelope if isinstance(spec, PerHead) else spec, k.shape[-2]
 
         def attention(spec, q, k, v, scoring):
-            if impl == "sdpa":
-                return (sdpa.run(self.plan(spec, kept, columns), q, k, v, spec, scoring),)
-            k_pos = self.k_pos(kept, columns)
-            return reference.attend_with_weights(q, k, v, spec, self.q_pos, k_pos, scoring)
+            plan = self.plan(impl, spec, kept, columns)
+            return IMPLEMENTATIONS[impl].run(plan, q, k, v, spec, scoring)
 
         return by_head(spec, q, k, v, scoring, attention)
 
-    def plan(self, spec: SWA | Full, kept: SWA | Full, columns: int) -> list[sdpa.Tile]:
-        """The tiles for heads under `spec`, given what a cache under `kept` keeps; once per forward."""
-        key = (spec, kept, columns)
+    def plan(self, impl: str, spec: SWA | Full, kept: SWA | Full, columns: int) -> Any:
+        """What `impl` makes of the positions for heads under `spec`, given what a cache under `kept` keeps;
+        once per forward."""
+        key = (impl, spec, kept, columns)
         if key not in self._plans:
-            self._plans[key] = sdpa.plan(spec, self.q_pos, self.k_pos(kept, columns))
+            k_pos = self.k_pos(kept, columns)
+            self._plans[key] = IMPLEMENTATIONS[impl].plan(spec, self.q_pos, k_pos)
         return self._plans[key]

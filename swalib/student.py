@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.generation import GenerationMode
 
+from swalib.attention import IMPLEMENTATIONS
 from swalib.attention.scoring import Scoring, sink_logits
 from swalib.cache import SinkCache
 from swalib.families import RopeSwitch, decoder
@@ -96,7 +97,7 @@ _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
 
 def _check_outputs(module: nn.Module, kwargs: dict) -> None:
     implementation = module.config._attn_implementation
-    if implementation not in ("swa_sdpa", "swa_reference"):
+    if implementation.removeprefix("swa_") not in IMPLEMENTATIONS or not implementation.startswith("swa_"):
         raise ValueError(
             f"this student's attention was replaced by {implementation!r}, which attends to all keys: leave "
             "it, or choose one by under(student, spec, impl)"
@@ -221,16 +222,16 @@ def _attention(impl: str, module, q, k, v, step, dropout, scaling, kwargs) -> tu
     return o.transpose(1, 2), rest[0] if rest else None
 
 
-@torch.compiler.disable
-def _sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
-    return _attention("sdpa", module, query, key, value, attention_mask, dropout, scaling, kwargs)
+def _registered(impl: str):
+    """The attention function that transformers calls for `swa_<impl>`."""
+
+    @torch.compiler.disable
+    def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
+        return _attention(impl, module, query, key, value, attention_mask, dropout, scaling, kwargs)
+
+    return attention
 
 
-@torch.compiler.disable
-def _reference(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
-    return _attention("reference", module, query, key, value, attention_mask, dropout, scaling, kwargs)
-
-
-for _name, _function in (("swa_sdpa", _sdpa), ("swa_reference", _reference)):
-    AttentionInterface.register(_name, _function)
-    AttentionMaskInterface.register(_name, _step)
+for _impl in IMPLEMENTATIONS:
+    AttentionInterface.register(f"swa_{_impl}", _registered(_impl))
+    AttentionMaskInterface.register(f"swa_{_impl}", _step)

@@ -1,10 +1,13 @@
 """`attend` against loops over single queries in fp64: odd sizes, grouped heads, any order, gradients."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from oracle import double_loop
 
-from swalib.attention import attend, reference, sdpa
+from swalib.attention import attend, available, reference, sdpa
 from swalib.attention.scoring import Scoring
 from swalib.spec import SWA, Full
 
@@ -193,8 +196,46 @@ def test_work_grows_with_the_window_and_not_with_the_text(t):
 
 
 def test_an_unknown_impl_is_refused_and_nothing_else_tried():
-    with pytest.raises(ValueError, match=r"impl must be one of \['reference', 'sdpa'\], got 'flash'"):
-        attend(*tensors(3, 3), SWA(2, 1), "flash")
+    known = r"\['flash', 'flex', 'reference', 'sdpa', 'triton'\]"
+    with pytest.raises(ValueError, match=rf"impl must be one of {known}, got 'eager'"):
+        attend(*tensors(3, 3), SWA(2, 1), "eager")
+
+
+@pytest.mark.parametrize("impl", ["flash", "triton"])
+def test_an_impl_that_is_not_here_is_refused_with_what_is_missing(impl, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    reason = available("cpu")[impl]
+    with pytest.raises(RuntimeError) as refused:
+        attend(*tensors(3, 3), SWA(2, 1), impl)
+    assert str(refused.value) == f'impl="{impl}" does not run here: {reason}'
+
+
+def test_available_names_every_impl_and_says_one_sentence_where_one_does_not_run(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    reasons = available("cpu")
+    assert reasons["reference"] is reasons["sdpa"] is None
+    assert "pip install triton" in reasons["triton"]
+    assert "install g++" in reasons["flex"] or "AVX2" in reasons["flex"]
+    assert "CUDA" in reasons["flash"]
+    assert all("\n" not in reason for reason in reasons.values() if reason)
+
+
+def test_swalib_imports_neither_triton_nor_flash_attn():
+    """In a fresh Python where both are blocked, everything but them works."""
+    code = """
+import sys
+for name in ("triton", "flash_attn"):
+    sys.modules[name] = None
+import torch, swalib
+from swalib.attention import attend, available
+x = torch.ones(1, 1, 3, 8)
+assert torch.equal(attend(x, x, x, swalib.SWA(2, 1)), x)
+assert attend(x, x, x, swalib.SWA(2, 1), "reference").shape == x.shape
+assert sys.modules["triton"] is sys.modules["flash_attn"] is None
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("impl", IMPLS)

@@ -22,9 +22,16 @@ class Attended(NamedTuple):
     log_sum_exp: Tensor
 
 
-def attend(q, k, v, spec, q_pos, k_pos, scoring) -> Tensor:
-    """As `swalib.attention.attend`; computed in fp32, or fp64 where q is."""
-    return attend_with_weights(q, k, v, spec, q_pos, k_pos, scoring).o
+def plan(spec: SWA | Full, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
+    """What `run` needs of the positions: themselves."""
+    return q_pos, k_pos
+
+
+def run(
+    plan: tuple[Tensor, Tensor], q: Tensor, k: Tensor, v: Tensor, spec: SWA | Full, scoring: Scoring
+) -> Attended:
+    """As `swalib.attention.attend`, and more; computed in fp32, or fp64 where q is."""
+    return attend_with_weights(q, k, v, spec, *plan, scoring)
 
 
 def attend_with_weights(
@@ -36,7 +43,7 @@ def attend_with_weights(
     k_pos: Tensor,
     scoring: Scoring,
 ) -> Attended:
-    """As `attend`, with the weights. A query without a token (negative position) gets zeros."""
+    """Attention, its weights and log-sum-exp. A query without a token (negative position) gets zeros."""
     if scoring.dropout:
         raise ValueError('impl="reference" has no attention dropout: call eval() or use impl="sdpa"')
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32

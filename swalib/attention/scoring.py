@@ -106,3 +106,24 @@ def _kv_heads(heads: list[int], groups: int) -> list[int]:
     kv = [head // groups for head in heads]
     whole = all(kv.count(head) == groups for head in kv)
     return kv[::groups] if whole else kv
+
+
+def turned(
+    q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, rope: RopeFunction | None
+) -> tuple[Tensor, Tensor]:
+    """q and k [b, h, t, d] turned to their text positions [1 or b, t], counted from each row's first query,
+    so that no angle grows with the text; as they are where `rope` is None."""
+    if rope is None:
+        return q, k
+    base = q_pos.amin(1, keepdim=True)
+    return rope(q, q_pos - base), rope(k, k_pos - base)
+
+
+def joined_by_sink(o: Tensor, log_sum_exp: Tensor, sink_logits: Tensor | None) -> Tensor:
+    """o [b, h, t, d_v] of a softmax with this log-sum-exp [b, h, t], fp32, after the sink logit of each head
+    [h] has joined it; as it is where there is none."""
+    if sink_logits is None:
+        return o
+    kept = log_sum_exp.clamp(min=torch.finfo(log_sum_exp.dtype).min)  # a query that sees nothing: o is 0
+    share = torch.sigmoid(kept - sink_logits.to(kept.dtype)[None, :, None])
+    return (o * share[..., None]).to(o.dtype)

@@ -6,6 +6,7 @@ carry their positions, so a ring-buffer cache, a chunk and a padded batch are al
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -13,9 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from swalib import masks
+from swalib.attention.geometry import lists, spans, tile_pairs
 from swalib.attention.scoring import Scoring
 from swalib.positions import RopeFunction, query_position
 from swalib.spec import SWA, Full
+
+NEARBY = 64  # keys that are looked at together where a tile's are searched
 
 
 class Shown:
@@ -61,44 +65,56 @@ def plan(spec: SWA | Full, q_pos: Tensor, k_pos: Tensor) -> list[Tile]:
     """The tiles of one call. They depend on positions alone, so one plan serves all layers of a forward."""
     q_pos, k_pos = (pos if pos.ndim == 2 else pos[None] for pos in (q_pos, k_pos))
     step, tiles = tile_length(spec), []
-    for start in range(0, q_pos.shape[1], step):
-        tile = _tile(spec, slice(start, start + step), q_pos, k_pos)
+    for number, columns in enumerate(_columns(spec, q_pos, k_pos, step)):
+        tile = _tile(spec, slice(number * step, (number + 1) * step), q_pos, k_pos, columns)
         before = tiles[-1].shown if tiles else None
         if before and tile.shown and torch.equal(before.seen, tile.shown.seen):
-            tile = tile._replace(
-                shown=before
-            )  # once the window slides all tiles look alike: share their bias
+            # once the window slides all tiles look alike: share their bias
+            tile = tile._replace(shown=before)
         tiles.append(tile)
     return tiles
 
 
-def _tile(spec: SWA | Full, queries: slice, q_pos: Tensor, k_pos: Tensor) -> Tile:
-    rows = q_pos[:, queries]
+def _columns(spec: SWA | Full, q_pos: Tensor, k_pos: Tensor, step: int) -> list[Tensor]:
+    """For each `step` queries the columns of keys among which are all that one of them sees, ascending; found
+    in time linear in the text."""
+    t_k = k_pos.shape[1]
+    if q_pos.shape[1] <= step:
+        return [torch.arange(t_k)]
+    pairs = tile_pairs(spans(k_pos, spec), q_pos, step, NEARBY)
+    rows = lists(pairs.query, pairs.shape[1], pairs.key)
+    found = []
+    for begin, end in pairwise(rows.offsets.tolist()):
+        tiles = rows.tiles[begin:end].long().unique()
+        columns = (tiles[:, None] * NEARBY + torch.arange(NEARBY)).flatten()
+        found.append(columns[columns < t_k])
+    return found
+
+
+def _tile(spec: SWA | Full, queries: slice, q_pos: Tensor, k_pos: Tensor, columns: Tensor) -> Tile:
+    rows, where = q_pos[:, queries], k_pos[:, columns]
     lowest, highest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
-    wanted = (k_pos >= 0) & (k_pos <= highest)
+    wanted = (where >= 0) & (where <= highest)
     if isinstance(spec, SWA):
-        wanted &= masks.is_sink(k_pos, spec) | (lowest - k_pos < spec.recents)
+        wanted &= masks.is_sink(where, spec) | (lowest - where < spec.recents)
         if spec.reach is not None:
-            wanted &= lowest - k_pos < spec.reach
-    index = wanted.any(0).nonzero()[:, 0]
+            wanted &= lowest - where < spec.reach
+    index = columns[wanted.any(0)]
     if not len(index):  # queries of padding alone: any one column will do, its weight is cleared below
         index = torch.zeros(1, dtype=torch.long)
     first, last = int(index[0]), int(index[-1])
     keys = slice(first, last + 1) if last - first + 1 == len(index) else index
-    columns = k_pos[:, keys]
-    seen = masks.visible(rows[:, :, None], columns[:, None, :], spec)
+    where = k_pos[:, keys]
+    seen = masks.visible(rows[:, :, None], where[:, None, :], spec)
     shown = None if bool(seen.all()) else Shown(seen)
-    dead = columns < 0
-    return Tile(queries, keys, shown, dead if bool(dead.any()) else None, rows, columns)
+    dead = where < 0
+    return Tile(queries, keys, shown, dead if bool(dead.any()) else None, rows, where)
 
 
-def attend(q, k, v, spec, q_pos, k_pos, scoring) -> Tensor:
-    """As `swalib.attention.attend`."""
-    return run(plan(spec, q_pos, k_pos), q, k, v, spec, scoring)
-
-
-def run(tiles: list[Tile], q: Tensor, k: Tensor, v: Tensor, spec: SWA | Full, scoring: Scoring) -> Tensor:
-    """Attention of a plan made by `plan` for the same positions; shapes as in `swalib.attention.attend`."""
+def run(
+    tiles: list[Tile], q: Tensor, k: Tensor, v: Tensor, spec: SWA | Full, scoring: Scoring
+) -> tuple[Tensor]:
+    """(o,) of a plan made by `plan` for the same positions; shapes as in `swalib.attention.attend`."""
     outputs = []
     for tile in tiles:
         queries, keys, values = q[:, :, tile.queries], _take(k, tile.keys), _take(v, tile.keys)
@@ -106,7 +122,7 @@ def run(tiles: list[Tile], q: Tensor, k: Tensor, v: Tensor, spec: SWA | Full, sc
             dead = tile.dead[:, None, :, None].to(k.device)
             keys, values = keys.masked_fill(dead, 0), values.masked_fill(dead, 0)
         outputs.append(_tile_output(tile, queries, keys, values, spec, scoring))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
+    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2),)
 
 
 def _take(x: Tensor, keys: slice | Tensor) -> Tensor:
