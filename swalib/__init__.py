@@ -1,6 +1,8 @@
 """SWA(w, s) for Hugging Face models: sliding-window attention with sinks, exactly, and what it does."""
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,6 +46,18 @@ _HOME = {
     "load_published": "published",
     "prefill": "prefill",
 }
+
+
+class _Package(ModuleType):
+    """Importing the module `swalib.convert` leaves `swalib.convert` the function, and so with the others."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType) and name in _HOME:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> object:

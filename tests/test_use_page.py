@@ -1,6 +1,8 @@
 """The page on models and uses: its code runs, and it names every family."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,11 @@ def test_its_code_runs(tmp_path):
     assert [str(spec) for spec in names["layer_specs"](names["student"], names["SWA"](64, 4))] == [
         "SWA(64, 4)"
     ] * 3
+
+
+def test_functions_named_as_their_modules_stay_functions():
+    command = (
+        "import swalib.published, swalib.prefill; from swalib import convert, prefill; "
+        "from swalib.convert import convert as same; assert convert is same and callable(prefill)"
+    )
+    subprocess.run([sys.executable, "-c", command], check=True)
