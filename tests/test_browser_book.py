@@ -33,7 +33,13 @@ PAGES = {
         "prefill",
     ],
     "notebooks/03_linear_attention.html": ["linear-state", "recall", "feature-maps", "effective-masks"],
-    "notebooks/04_short_context.html": ["printed-table-1", "claim-calculator", "printed-table-2"],
+    "notebooks/04_short_context.html": [
+        "printed-table-1",
+        "claim-calculator",
+        "printed-table-2",
+        "short-scores",
+        "short-lengths",
+    ],
     "notebooks/08_systems.html": [
         "systems-memory",
         "systems-flops",
@@ -43,6 +49,7 @@ PAGES = {
         "systems-launches",
     ],
     "book/use.html": [],
+    "book/differ.html": ["short-variants"],
     "book/reading.html": [],
     "book/glossary.html": [],
     "book/references.html": [],

@@ -247,8 +247,8 @@
       SWA.extra(el).replaceChildren();
     } else {
       const { n, bound, share } = source.bound[w], told = inColour(theme, "sinks", `${whole(bound)} of ${whole(n)}`);
-      SWA.say(el, `${name}, ${shotsText(state.shots)}: `, told, ` items (${(100 * share).toFixed(0)} %) are longer than w = ${w}. `
-        + "On the others SWA is full attention.");
+      SWA.say(el, `${name}, ${shotsText(state.shots)}: `, told, ` items (${(100 * share).toFixed(0)} %) are longer than w = ${w}.`
+        + (bound < n ? " On the others SWA is full attention." : ""));
       tableParts(el, data, state, theme, source);
     }
     const ticks = Array.from({ length: Math.ceil(power(data.top)) - 2 }, (_, index) => index + 3);

@@ -61,7 +61,7 @@ def short_scores(
     sources = [_source(row, cells) for row in teachers.to_dict("records")]
     ppl = {model: _perplexity(model, part) for model, part in perplexities.groupby("model", sort=False)}
     specs = pd.concat([rows[["window", "sinks"]], shape.slid(perplexities)[["window", "sinks"]]])
-    first = {"model": sources[0]["model"], "task": task, "shots": shots, "measure": measure}
+    first = {**_start(sources, task, shots), "measure": measure}
     data = {
         **shape.sliders(specs, window, sinks),
         **_choices(sources, {model: command(model) for model in dict.fromkeys(teachers["model"])}),
@@ -119,7 +119,7 @@ def short_lengths(
         "sources": sources,
         "top": int(lengths["high"].max()),
     }
-    data["initial"] |= {"model": sources[0]["model"], "task": task, "shots": shots}
+    data["initial"] |= _start(sources, task, shots)
     told = ", ".join(
         f"{_TASKS.get(s['task'], s['task'])} with {s['shots']} examples {s['bound'][str(start)]['share']:.0%}"
         for s in sources
@@ -141,6 +141,16 @@ def _choices(sources: list[dict], commands: dict[str, str]) -> dict:
         "tasks": [{"id": name, "label": _TASKS[name]} for name in tasks],
         "shots": sorted({source["shots"] for source in sources}),
     }
+
+
+def _start(sources: list[dict], task: str, shots: int) -> dict:
+    """Where the selectors start: as asked, or at the table's first where it has no such row."""
+    model = sources[0]["model"]
+    own = [one for one in sources if one["model"] == model]
+    counts = [one["shots"] for one in own]
+    shots = shots if shots in counts else counts[0]
+    tasks = [one["task"] for one in own if one["shots"] == shots]
+    return {"model": model, "task": task if task in tasks else tasks[0], "shots": shots}
 
 
 def _about(row: dict) -> dict:
