@@ -9,7 +9,7 @@ book: $(READY)
 	@$(BIN)/swa book
 
 test: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not gpu"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu"
 	@echo "the tests passed"
 
 lab: $(READY)

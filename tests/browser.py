@@ -55,7 +55,9 @@ class Opened:
         self.page.focus(slider)
         for step in range(int(self.page.get_attribute(slider, "max")) + 1):
             self.page.keyboard.press("ArrowRight" if step else "Home")
-            # On a busy machine a key's event may come late: two frames on, it has been heard.
+            # On a busy machine a key's event may come late; two frames after it, it has been heard.
+            reached = "([slider, step]) => +document.querySelector(slider).value === step"
+            self.page.wait_for_function(reached, arg=[slider, step])
             self.page.evaluate("new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))")
             if self.state(id)[name] == value:
                 return

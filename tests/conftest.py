@@ -13,8 +13,13 @@ from browser import CHROMIUM
 torch.set_num_threads(1)
 
 
+# Files that take longest for their few tests: run first, so that no worker is left alone with one at the end.
+LONG = ("test_browser_book", "test_notebooks", "test_attention_flex", "test_attention_triton", "test_lm_eval")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where there is no Chromium or no GPU, the tests that need one say so instead of failing."""
+    """Long files come first. Where there is no Chromium or no GPU, the tests that need one say so."""
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
     absent = {"browser": CHROMIUM is None, "gpu": not torch.cuda.is_available()}
     for item in items:
         for mark, is_absent in absent.items():

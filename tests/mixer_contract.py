@@ -34,7 +34,9 @@ def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Ten
 
 def made(cls: type[Mixer], config: MixerConfig | None = None, sizes: Sizes = SIZES, seed: int = 0) -> Mixer:
     """A mixer in fp64 whose every parameter is random, so that none can be ignored unseen."""
-    mixer = cls(cls.Config() if config is None else config, sizes).double()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        mixer = cls(cls.Config() if config is None else config, sizes).double()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in mixer.parameters():
