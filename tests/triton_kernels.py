@@ -3,7 +3,7 @@ CPU, where TRITON_INTERPRET must be set before triton is imported; compiled wher
 
 import pytest
 import torch
-from attention_cases import DTYPES, Case, covering, failures, problem
+from attention_cases import DTYPES, Case, check_student, covering, failures, problem
 
 from swalib.attention import attend, triton
 from swalib.spec import SWA, Full, PerHead
@@ -109,23 +109,7 @@ def test_heads_that_differ():
 
 def test_a_student_reads_a_padded_batch_and_decodes(own_tiles):
     """Prefill, then one token at a time through its cache."""
-    from swalib import applied
-    from swalib.tiny import tiny
-
-    model = tiny("llama").to(DEVICE)
-    ids = torch.randint(5, 60, (2, 23), device=DEVICE)
-    mask = torch.ones_like(ids)
-    mask[0, :3] = 0
-    outputs = []
-    for impl in ("sdpa", "triton"):
-        with applied(model, SWA(8, 2), impl) as student, torch.no_grad():
-            begun = student(ids[:, :20], attention_mask=mask[:, :20], use_cache=True)
-            logits, cache = [begun.logits[1]], begun.cache
-            for t in range(20, 23):
-                step = student(ids[:, t : t + 1], attention_mask=mask[:, : t + 1], cache=cache)
-                logits.append(step.logits.flatten(0, 1))
-        outputs.append(torch.cat(logits))
-    torch.testing.assert_close(*outputs, rtol=0, atol=1e-5)
+    check_student("triton", DEVICE)
 
 
 REFUSED = {
