@@ -39,7 +39,7 @@ class Layout:
         split: end of a name after that -> ends of the names whose rows, in this order, it stacks.
         flat: ends of the names of what has one axis here, and others of size 1 beside it there.
         unused: pattern of names that the released function never reads; let go where the student has none.
-        required: pattern of what must be there, where the rest may be left to the teacher; None: everything.
+        required: pattern of what must be there, where the rest may be left to the teacher.
         lora_alpha: alpha of low-rank updates, of which a checkpoint only says the rank.
     """
 
@@ -47,7 +47,7 @@ class Layout:
     split: Mapping[str, tuple[str, ...]] | None = None
     flat: tuple[str, ...] = ()
     unused: str = r"\.rotary(_emb)?\.inv_freq$"
-    required: str | None = None
+    required: str = ""
     lora_alpha: float = 16.0
 
 
@@ -133,8 +133,7 @@ def load_published(
     own = student.state_dict()
     given = {key: x for key, x in given.items() if key in own or not re.search(layout.unused, key)}
     state = _merged(_fitted(given, own, layout), own, layout.lora_alpha if lora_alpha is None else lora_alpha)
-    required = [key for key in own if layout.required is None or re.search(layout.required, key)]
-    check_fits(own, state, required)
+    check_fits(own, state, [key for key in own if re.search(layout.required, key)])
     _check_tied(own, state)
     copy_weights(own, state)
     return student

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import torch
-from tqdm import tqdm
 
-from swalib import data, models, results
-from swalib.evals import babi
+from swalib import data, models
+from swalib.evals import babi, parts
 from swalib.evals.babilong_items import LABELS, Prompt, baselines, build, named, official, substring
 from swalib.evals.bench import proven, resident
 from swalib.evals.niah import mean_value, packed
+from swalib.evals.parts import PART
 from swalib.evals.perplexity import spec_columns
 from swalib.evals.replies import Question, Reader, Reply
 from swalib.models import Loaded
@@ -22,9 +23,6 @@ from swalib.results import Measured, Value
 from swalib.spec import SWA, Full
 
 NEW_TOKENS = 20  # as released
-PART = 25  # items of one run: what a stop can cost
-_SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
-_SECONDS_PER_NEW_TOKEN = 0.05
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -151,25 +149,10 @@ def measure(
     Raises:
         ValueError: a limit below 1, or what `build` and `Reader` refuse; finished runs are kept.
     """
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    cells = [
-        Cell(model, spec, task, length, first, min(PART, limit - first), **settings)
-        for spec in dict.fromkeys(specs)
-        for length in context_tokens
-        for task in tasks
-        for first in range(0, limit, PART)
-    ]
-    if mode == "run":
-        absent = results.missing([cell.config() for cell in cells])
-        answers = NEW_TOKENS * _SECONDS_PER_NEW_TOKEN
-        work = sum(c["items"] * (c["context_tokens"] * _SECONDS_PER_TOKEN + answers) for c in absent)
-        results.estimate(work / max(len(absent), 1), len(absent))
-    frames = []
-    for cell in tqdm(cells, desc=f"BABILong, {model}", disable=mode == "stored"):
-        found = results.load_or_run(cell.config(), cell.compute, mode)
-        frames.append(_frame(cell, found.arrays))
-    return pd.concat(frames, ignore_index=True)
+    make = partial(Cell, model, **settings)
+    return parts.table(
+        mode, parts.cut(make, specs, context_tokens, tasks, limit), _frame, f"BABILong, {model}"
+    )
 
 
 def _frame(cell: Cell, found: Arrays) -> pd.DataFrame:

@@ -14,6 +14,10 @@ from swalib.hf import applied
 from swalib.models import Loaded
 from swalib.spec import Spec
 
+# Of one core, for a model of about 135M parameters; only for estimates.
+SECONDS_PER_TOKEN = 0.006
+SECONDS_PER_NEW_TOKEN = 0.05
+
 _resident: list[Loaded] = []
 _proven: set[tuple[str, torch.dtype, Spec, str]] = set()
 

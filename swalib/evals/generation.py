@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from swalib import data, models, results
-from swalib.evals.bench import proven, resident
+from swalib.evals.bench import SECONDS_PER_NEW_TOKEN, SECONDS_PER_TOKEN, proven, resident
 from swalib.evals.niah import mean_value
 from swalib.evals.perplexity import pieces, spec_columns, token_losses
 from swalib.evals.replies import Reader
@@ -28,8 +28,6 @@ from swalib.results import Measured, Value
 from swalib.spec import SWA, Full
 
 GRAM = 4  # tokens of the n-grams whose repetition is counted
-_SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
-_SECONDS_PER_NEW_TOKEN = 0.05
 
 
 # ---- continuations.
@@ -216,8 +214,6 @@ def _announce(mode: str, cells: Sequence[Cell]) -> None:
         absent = results.missing([cell.config() for cell in cells])
         new = [config["new_tokens"] for config in absent]
         read = [config.get("context_tokens", 200) + config["new_tokens"] for config in absent]
-        per_item = [
-            a * _SECONDS_PER_NEW_TOKEN + b * _SECONDS_PER_TOKEN for a, b in zip(new, read, strict=True)
-        ]
+        per_item = [a * SECONDS_PER_NEW_TOKEN + b * SECONDS_PER_TOKEN for a, b in zip(new, read, strict=True)]
         work = sum(config["items"] * seconds for config, seconds in zip(absent, per_item, strict=True))
         results.estimate(work / max(len(absent), 1), len(absent))

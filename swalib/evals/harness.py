@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 
 from swalib import items, models, results
-from swalib.evals.bench import proven, resident
+from swalib.evals.bench import SECONDS_PER_TOKEN, proven, resident
 from swalib.evals.likelihood import Scorer
 from swalib.evals.perplexity import spec_columns
 from swalib.evals.prompts import HARNESS, Prompt, prompts, tokens
@@ -27,7 +27,6 @@ _TOKENS = {
     0: 60,
     5: 100,
 }  # read for an item, on average over the tasks, headers shared; only for the estimate
-_SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -232,9 +231,7 @@ def short(
         for unit in units
     }
     if mode == "run":
-        absent = results.missing([cell.config() for cell in cells.values()])
-        work = sum(_TOKENS.get(cell["shots"], 100) * cell["items"] for cell in absent)
-        results.estimate(work * _SECONDS_PER_TOKEN / max(len(absent), 1), len(absent))
+        _announce([cell.config() for cell in cells.values()])
     full, frames = {}, []
     bar = tqdm(total=len(cells), desc=f"six tasks, {model}", disable=mode == "stored")
     for spec in specs:
@@ -249,6 +246,12 @@ def short(
                 bar.update()
     bar.close()
     return pd.concat(frames, ignore_index=True)
+
+
+def _announce(configs: Sequence[results.Config]) -> None:
+    absent = results.missing(configs)
+    work = sum(_TOKENS.get(config["shots"], 100) * config["items"] for config in absent)
+    results.estimate(work * SECONDS_PER_TOKEN / max(len(absent), 1), len(absent))
 
 
 def _compute(cell: Cell, student: _Student, full: Arrays | None) -> Measured:

@@ -6,25 +6,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import torch
-from tqdm import tqdm
 
-from swalib import data, masks, models, results
-from swalib.evals import needles
+from swalib import data, masks, models
+from swalib.evals import needles, parts
 from swalib.evals.bench import proven, resident
 from swalib.evals.needles import DEPTHS, NEW_TOKENS, TASKS, Prompt, prompts
+from swalib.evals.parts import PART
 from swalib.evals.perplexity import spec_columns
 from swalib.evals.replies import Question, Reader, Reply
 from swalib.models import Loaded
 from swalib.results import Measured, Value
 from swalib.spec import SWA, Full
-
-PART = 25  # items of one run: what a stop can cost
-_SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
-_SECONDS_PER_NEW_TOKEN = 0.05
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -236,32 +233,9 @@ def measure(
     Raises:
         ValueError: a limit below 1, or what `needles.prompts` and `Reader` refuse; finished runs are kept.
     """
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    cells = [
-        Cell(model, spec, task, length, first, min(PART, limit - first), **settings)
-        for spec in dict.fromkeys(specs)
-        for length in context_tokens
-        for task in tasks
-        for first in range(0, limit, PART)
-    ]
-    if mode == "run":
-        absent = results.missing([cell.config() for cell in cells])
-        results.estimate(_seconds(absent) / max(len(absent), 1), len(absent))
-    frames = []
-    for cell in tqdm(cells, desc=f"S-NIAH, {model}", disable=mode == "stored"):
-        found = results.load_or_run(cell.config(), cell.compute, mode)
-        frames.append(_frame(cell, found.arrays))
-    return pd.concat(frames, ignore_index=True)
-
-
-def _seconds(configs: Sequence[results.Config]) -> float:
-    """Of one core, if every item generates all its tokens."""
-    return sum(
-        config["items"]
-        * (config["context_tokens"] * _SECONDS_PER_TOKEN + config["new_tokens"] * _SECONDS_PER_NEW_TOKEN)
-        for config in configs
-    )
+    make = partial(Cell, model, **settings)
+    cells = parts.cut(make, specs, context_tokens, tasks, limit)
+    return parts.table(mode, cells, _frame, f"S-NIAH, {model}")
 
 
 def _frame(cell: Cell, found: Arrays) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from swalib import data, models, results
-from swalib.evals.bench import proven, resident
+from swalib.evals.bench import SECONDS_PER_TOKEN, proven, resident
 from swalib.models import Loaded
 from swalib.results import Measured, Value
 from swalib.spec import SWA, Full
@@ -221,7 +221,7 @@ def grid(
     ]
     if mode == "run":
         absent = results.missing([cell.config() for cell in cells])
-        results.estimate(context_tokens * n * _SECONDS_PER_TOKEN, len(absent))
+        results.estimate(context_tokens * n * SECONDS_PER_TOKEN, len(absent))
     rows, curves = [], []
     for cell in tqdm(cells, desc="perplexity", disable=mode == "stored"):
         found = results.load_or_run(cell.config(), cell.compute, mode)
@@ -238,9 +238,6 @@ def grid(
         rows.append(labels | numbers | {"n": loss["n"]})
         curves.append(curve(found.arrays["losses"]).assign(**labels))
     return Grid(pd.DataFrame(rows), pd.concat(curves, ignore_index=True))
-
-
-_SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
 
 
 def curve(losses: np.ndarray, bins_per_octave: int = 4) -> pd.DataFrame:

@@ -16,14 +16,13 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from swalib import data, masks, models, results
-from swalib.evals.bench import proven, resident
+from swalib.evals.bench import SECONDS_PER_TOKEN, proven, resident
 from swalib.evals.perplexity import pieces, spec_columns
 from swalib.hf import layer_specs
 from swalib.results import Measured, Value
 from swalib.spec import SWA, Full, PerHead, Spec
 
 KINDS = ("shift", "ablate", "gradient")
-_SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
 
 
 # ---- exactly.
@@ -276,7 +275,7 @@ def measure(
     if mode == "run":
         absent = results.missing([cell.config() for cell in cells])
         tokens = sum(3 * config["context_tokens"] * config["pieces"] for config in absent)
-        results.estimate(tokens * _SECONDS_PER_TOKEN / max(len(absent), 1), len(absent))
+        results.estimate(tokens * SECONDS_PER_TOKEN / max(len(absent), 1), len(absent))
     frames = []
     for cell in tqdm(cells, desc=f"reach, {model}", disable=mode == "stored"):
         frames.append(_frame(cell, results.load_or_run(cell.config(), cell.compute, mode), bins_per_octave))

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from swalib import data, results
 from swalib.evals import perplexity
-from swalib.evals.bench import proven, resident
+from swalib.evals.bench import SECONDS_PER_TOKEN, proven, resident
 from swalib.families import attention_modules
 from swalib.models import Loaded
 from swalib.results import Measured
@@ -214,15 +214,12 @@ def measure(
     ]
     if mode == "run":
         absent = results.missing([cell.config() for cell in (*full, *cells)])
-        results.estimate(context_tokens * n * _SECONDS_PER_TOKEN, len(absent))
+        results.estimate(context_tokens * n * SECONDS_PER_TOKEN, len(absent))
     rows = [
         _row(cell, results.load_or_run(cell.config(), cell.compute, mode))
         for cell in tqdm([*full, *cells], desc="kinds of sink", disable=mode == "stored")
     ]
     return pd.DataFrame(rows)
-
-
-_SECONDS_PER_TOKEN = 0.006  # of one core, for a model of about 135M parameters; only for the estimate
 
 
 def _cell(model: str, text: str, window: int, kind: str, seed: int | None, sizes: dict) -> Cell:

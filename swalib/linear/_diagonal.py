@@ -57,14 +57,19 @@ def diagonal_decay(
         )
     advance, kernel, constants = AFTER, _fla.DIAGONAL, {}
     if output == "before":
-        own = q.new_zeros(q.shape[1], q.shape[3]) if bonus is None else bonus
-        own = own.to(compute_dtype(q, k, v)).repeat(q.shape[0], 1)[:, None]
-        advance = {name: partial(move, bonus=own) for name, move in BEFORE.items()}
-        kernel, constants = _fla.BEFORE, {"u": own[: q.shape[1], 0]}
+        advance, kernel, constants = _before(q, compute_dtype(q, k, v), bonus)
     initial = None if state is None else state.S
     tokens, how = (q, k, v, log_decay.expand_as(k)), How(form, chunk_tokens, impl)
     o, last = run(advance, kernel, tokens, initial, scale, how, **constants)
     return o.to(q.dtype), State(last)
+
+
+def _before(q: Tensor, dtype: torch.dtype, bonus: Tensor | None) -> tuple:
+    """How the output before the update is computed: moves, kernel and its constants."""
+    own = q.new_zeros(q.shape[1], q.shape[3]) if bonus is None else bonus
+    own = own.to(dtype).repeat(q.shape[0], 1)[:, None]
+    moves = {name: partial(move, bonus=own) for name, move in BEFORE.items()}
+    return moves, _fla.BEFORE, {"u": own[: q.shape[1], 0]}
 
 
 def balanced_keys(k: Tensor, log_decay: Tensor) -> Tensor:
