@@ -72,7 +72,8 @@
   }
 
   function xAxis(el, { title, ticks, span }) {
-    const every = SWA.isNarrow(el) || ticks.length > 13 ? 2 : 1, kept = ticks.filter((_, index) => index % every === 0);
+    const every = (SWA.isNarrow(el) ? 2 : 1) * (ticks.length > 13 ? 2 : 1);
+    const kept = ticks.filter((_, index) => index % every === 0);
     const [low, high] = span.map(Math.log10), pad = 0.03 * (high - low);
     return {
       type: "log", title: { text: title }, range: [low - pad, high + pad], tickangle: 0,
