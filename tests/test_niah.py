@@ -127,7 +127,10 @@ def test_measured_once_resumed_and_read_back(results_folder, book, capsys, monke
     specs = [Full(), SWA(64, 4)]
     with pytest.raises(results.MissingResult, match="measure it with: swa measure niah"):
         niah.measure("stored", "tiny-llama", specs, limit=3, **asked)
-    niah.measure("run", "tiny-llama", specs[:1], limit=3, **asked)
+    with pytest.raises(results.MissingResult, match="measure it with: swa measure niah"):
+        niah.measure("stored", "tiny-llama", specs, limit=3, gaps=True, **asked)
+    one = niah.measure("run", "tiny-llama", specs[:1], limit=3, **asked)
+    assert niah.measure("stored", "tiny-llama", specs, limit=3, gaps=True, **asked).equals(one)
     rows = niah.measure("run", "tiny-llama", specs, limit=3, **asked)
     said = capsys.readouterr().err
     assert said.count("missing run") == 2

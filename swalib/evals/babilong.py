@@ -132,6 +132,7 @@ def measure(
     tasks: Sequence[str] = babi.TASKS,
     context_tokens: Sequence[int] = (512, 1024, 2048),
     limit: int = 50,
+    gaps: bool = False,
     **settings: object,
 ) -> pd.DataFrame:
     """Items of BABILong by length, under each spec; the items are the same for all of them.
@@ -139,6 +140,7 @@ def measure(
     Args:
         mode: "stored", "run", "smoke" or "reproduce", see `swalib.results.load_or_run`.
         limit: items of each task and length.
+        gaps: in mode "stored", leave out what is not stored, as long as something is.
         settings: fields of `Cell`.
 
     Returns:
@@ -150,9 +152,8 @@ def measure(
         ValueError: a limit below 1, or what `build` and `Reader` refuse; finished runs are kept.
     """
     make = partial(Cell, model, **settings)
-    return parts.table(
-        mode, parts.cut(make, specs, context_tokens, tasks, limit), _frame, f"BABILong, {model}"
-    )
+    cells = parts.cut(make, specs, context_tokens, tasks, limit)
+    return parts.table(mode, cells, _frame, f"BABILong, {model}", gaps)
 
 
 def _frame(cell: Cell, found: Arrays) -> pd.DataFrame:

@@ -216,6 +216,7 @@ def measure(
     tasks: Sequence[str] = tuple(TASKS),
     context_tokens: Sequence[int] = (512, 1024, 2048, 4096),
     limit: int = 50,
+    gaps: bool = False,
     **settings: object,
 ) -> pd.DataFrame:
     """Items of S-NIAH by length, under each spec; needles and depths are the same for all of them.
@@ -223,6 +224,7 @@ def measure(
     Args:
         mode: "stored", "run", "smoke" or "reproduce", see `swalib.results.load_or_run`.
         limit: items of each task and length.
+        gaps: in mode "stored", leave out what is not stored, as long as something is.
         settings: fields of `Cell`.
 
     Returns:
@@ -235,7 +237,7 @@ def measure(
     """
     make = partial(Cell, model, **settings)
     cells = parts.cut(make, specs, context_tokens, tasks, limit)
-    return parts.table(mode, cells, _frame, f"S-NIAH, {model}")
+    return parts.table(mode, cells, _frame, f"S-NIAH, {model}", gaps)
 
 
 def _frame(cell: Cell, found: Arrays) -> pd.DataFrame:

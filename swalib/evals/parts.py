@@ -48,11 +48,21 @@ def table(
     cells: Sequence[Part],
     frame: Callable[[Part, Mapping[str, np.ndarray]], pd.DataFrame],
     title: str,
+    gaps: bool = False,
 ) -> pd.DataFrame:
-    """The frames of all parts, stored or computed as `mode` says, after saying what the missing ones cost."""
+    """The frames of all parts, stored or computed as `mode` says, after saying what the missing ones cost.
+
+    Args:
+        gaps: in mode "stored", leave out what is not stored, as long as something is.
+
+    Raises:
+        MissingResult: in mode "stored", a part is not stored; with `gaps`, none is.
+    """
     if mode == "run":
         absent = results.missing([cell.config() for cell in cells])
         results.estimate(seconds(absent) / max(len(absent), 1), len(absent))
+    if gaps and mode == "stored":
+        cells = [cell for cell in cells if not results.missing([cell.config()])] or cells
     frames = []
     for cell in tqdm(cells, desc=title, disable=mode == "stored"):
         found = results.load_or_run(cell.config(), cell.compute, mode)
