@@ -40,6 +40,23 @@ PAGES = {
         "short-scores",
         "short-lengths",
     ],
+    "notebooks/05_needles.html": [
+        "printed-table-3",
+        "needle-ratios",
+        "needle-null",
+        "needle-lengths",
+        "needle-depths",
+        "needle-scores",
+        "needle-beyond",
+    ],
+    "notebooks/06_babilong.html": [
+        "printed-table-4",
+        "printed-table-6",
+        "babilong-printed",
+        "babilong-measured",
+        "babilong-facts",
+    ],
+    "notebooks/07_generation.html": ["needle-reach", "influence", "continuations"],
     "notebooks/08_systems.html": [
         "systems-memory",
         "systems-flops",

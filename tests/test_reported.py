@@ -57,14 +57,17 @@ def test_every_source_number_has_a_citation_and_a_cell_that_it_is_about():
 def test_every_doubt_is_about_a_printed_cell_and_says_why():
     against, rows = reported.doubts(), reported.printed()
     printed = {tuple(key) for key in rows[["table", "base_model", "method", "task"]].to_numpy()}
+    in_context = {tuple(key) for key in rows[["table", "base_model", "method", "task", "context"]].to_numpy()}
     whole = {key[:3] for key in printed}
     for doubt in against.itertuples():
         key = (doubt.table, doubt.base_model, doubt.method)
         assert key in whole
         assert pd.isna(doubt.task) or (*key, doubt.task) in printed
+        assert pd.isna(doubt.context) or (*key, doubt.task, doubt.context) in in_context
         assert len(doubt.reason) > 15
     assert against["kind"].value_counts().to_dict() == {
-        **{"shots": 12, "value": 3, "recomputed": 3, "student": 2, "copied": 1, "teacher": 1}
+        **{"shots": 12, "value": 3, "recomputed": 3, "student": 2, "copied": 1, "teacher": 1},
+        **{"haystack": 8, "window": 4, "derived": 3, "below_chance": 10},
     }
 
 

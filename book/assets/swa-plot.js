@@ -127,9 +127,9 @@
     const rows = items.filter((item) => item.y != null).map((item) => ({ ...item, at: pixel(item.y) }));
     rows.sort((a, b) => a.at - b.at);
     rows.forEach((row, index) => { row.to = index ? Math.max(row.at, rows[index - 1].to + gap) : row.at; });
-    const over = rows.length ? Math.max(0, rows[rows.length - 1].to - height + 6) : 0;
+    rows.reduceRight((lowest, row) => { row.to = Math.min(row.to, lowest); return row.to - gap; }, height - 6);
     return rows.map(({ text, color, y, at, to }) => ({
-      xref: "paper", x: 1, xanchor: "left", xshift: 6, y: place(y), yshift: at - to + over, yanchor: "middle",
+      xref: "paper", x: 1, xanchor: "left", xshift: 6, y: place(y), yshift: at - to, yanchor: "middle",
       text, font: { color, size: 13 }, showarrow: false, align: "left",
     }));
   };

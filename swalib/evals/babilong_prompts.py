@@ -1,16 +1,19 @@
 """How BABILong asks: the released wording of qa1 to qa5, quoted (Kuratov et al. 2024, arXiv 2406.10149).
 
-The wording is that of the authors' repository (booydar/babilong, babilong/prompts.py, Apache-2.0).
+The wording is that of the authors' repository (booydar/babilong, babilong/prompts.py, commit ffa075f,
+Apache-2.0), to the character: blank lines between the parts, and no space before "You need" in qa2. An
+earlier release (commit 1d9718c) joins the parts by single line breaks, and one worked example of its qa3
+answers another question than it asks. lm-eval's port has other parts: no tags around the context, and the
+post-prompt before the examples.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-_FACTS_ABOUT = (
-    "hidden in some random text and a question. You need to answer the question based only on the "
-    "information from the facts."
-)
+_HIDDEN = "hidden in some random text and a question."
+_BASED = "You need to answer the question based only on the information from the facts."
+_FACTS_ABOUT = f"{_HIDDEN} {_BASED}"
 _CARRIED = (
     "\nIf a person got an item in the first location and travelled to the second location the item is also "
     "in the second location. If a person dropped an item in the first location and moved to the second "
@@ -63,8 +66,8 @@ WORDINGS = {
         "\n\n",
     ),
     "qa2": Wording(
-        f"I give you context with the facts about locations and actions of different persons {_FACTS_ABOUT}"
-        + _CARRIED,
+        "I give you context with the facts about locations and actions of different persons "
+        f"{_HIDDEN}{_BASED}{_CARRIED}",
         (
             (
                 "Charlie went to the kitchen. Charlie got a bottle. Charlie moved to the balcony. Where is "

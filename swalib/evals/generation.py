@@ -148,23 +148,28 @@ class Cell:
 
 
 def continuations(
-    mode: str, model: str, specs: Sequence[SWA | Full], **settings: object
+    mode: str, model: str, specs: Sequence[SWA | Full], gaps: bool = False, **settings: object
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Continuations under full attention and under each spec.
 
     Args:
         mode: "stored", "run", "smoke" or "reproduce", see `swalib.results.load_or_run`.
+        gaps: in mode "stored", leave out the specs that are not stored, as long as full attention is.
         settings: fields of `Cell`.
 
     Returns:
         rows: model, method, window, sinks, positions, piece, repetition, loss (of the teacher on what was
         written, nats/token), shared_tokens (leading tokens that are the teacher's own). curves: the same
         columns without the measures, with position (tokens written) and loss, means over the pieces.
+
+    Raises:
+        MissingResult: in mode "stored", a spec is not stored; with `gaps`, full attention is not.
     """
     cells = [
         Cell(model, spec, **settings) for spec in [Full(), *(s for s in dict.fromkeys(specs) if s != Full())]
     ]
     _announce(mode, cells)
+    cells = _kept(mode, cells) if gaps and not results.missing([cells[0].config()]) else cells
     rows, curves, teacher = [], [], None
     for cell in tqdm(cells, desc=f"continuations, {model}", disable=mode == "stored"):
         found = results.load_or_run(cell.config(), cell.compute, mode).arrays
@@ -180,9 +185,18 @@ def continuations(
 
 
 def measure(
-    mode: str, model: str, specs: Sequence[SWA | Full], task: str, limit: int = 50, **settings: object
+    mode: str,
+    model: str,
+    specs: Sequence[SWA | Full],
+    task: str,
+    limit: int = 50,
+    gaps: bool = False,
+    **settings: object,
 ) -> pd.DataFrame:
     """Items of "gsm8k" or "humaneval" under each spec.
+
+    Args:
+        gaps: in mode "stored", leave out what is not stored, as long as something is.
 
     Returns:
         One row for each item and spec: model, method, window, sinks, positions, task, item, right,
@@ -190,11 +204,13 @@ def measure(
 
     Raises:
         ValueError: no such task.
+        MissingResult: in mode "stored", a spec is not stored; with `gaps`, none is.
     """
     if task not in TASKS:
         raise ValueError(f"no generated task is called {task!r}: choose from {', '.join(TASKS)}")
     cells = [Cell(model, spec, task, n=limit, **settings) for spec in dict.fromkeys(specs)]
     _announce(mode, cells)
+    cells = _kept(mode, cells) if gaps else cells
     frames = []
     for cell in tqdm(cells, desc=f"{task}, {model}", disable=mode == "stored"):
         found = results.load_or_run(cell.config(), cell.compute, mode).arrays
@@ -207,6 +223,13 @@ def measure(
 
 def _labels(cell: Cell) -> dict[str, object]:
     return {"model": cell.model, "window": pd.NA, "sinks": pd.NA, **spec_columns(cell.spec)}
+
+
+def _kept(mode: str, cells: list[Cell]) -> list[Cell]:
+    """In mode "stored" those that are, or all where none is."""
+    if mode != "stored":
+        return cells
+    return [cell for cell in cells if not results.missing([cell.config()])] or cells
 
 
 def _announce(mode: str, cells: Sequence[Cell]) -> None:

@@ -194,7 +194,7 @@ def null_rates(
     depths: Sequence[float] = DEPTHS
     if not TASKS[task].essays:
         lines = needles.build(loaded, task, context_tokens, needle, 0.0, **settings).units
-        depths = [(line + 0.5) / lines for line in range(lines)]
+        depths = [(line + 0.5) / lines for line in range(lines)] or [0.0]
     asked = [needles.build(loaded, task, context_tokens, needle, depth, **settings) for depth in depths]
     found = {
         "needle": np.array([prompt.span for prompt in asked]),

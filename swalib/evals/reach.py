@@ -239,12 +239,10 @@ class Cell:
 
 def _values(found: dict[str, np.ndarray], layers: Sequence, cell: Cell) -> list[Value]:
     """Farthest distance with any influence, and the exact limit: how far a token can reach at all."""
-    main = found["gradient" if cell.kind == "gradient" else "logits"].astype(np.float64)
-    some = np.abs(main).max(0) > 0
-    if cell.kind == "gradient":
-        can = reachable(cell.context_tokens, layers)[cell.query, : cell.query + 1].flip(0).numpy()
-    else:
-        can = reachable(cell.context_tokens, layers)[cell.source :, cell.source].numpy()
+    main = next(iter(found.values())).astype(np.float64)  # of the logits, or the gradient
+    some, reached = np.abs(main).max(0) > 0, reachable(cell.context_tokens, layers)
+    backward = reached[cell.query, : cell.query + 1].flip(0)
+    can = (backward if cell.kind == "gradient" else reached[cell.source :, cell.source]).numpy()
     return [
         Value("farthest", float(some.nonzero()[0].max(initial=0)), "tokens", len(main)),
         Value("exact_reach", float(can.nonzero()[0].max(initial=0)), "tokens"),
@@ -258,6 +256,7 @@ def measure(
     specs: Sequence[Spec],
     kinds: Sequence[str] = KINDS,
     bins_per_octave: int = 4,
+    gaps: bool = False,
     **settings: object,
 ) -> pd.DataFrame:
     """Influence by distance, under each spec.
@@ -265,17 +264,20 @@ def measure(
     Args:
         mode: "stored", "run", "smoke" or "reproduce", see `swalib.results.load_or_run`.
         kinds: of `Cell`, which `settings` fill.
+        gaps: in mode "stored", leave out what is not stored, as long as something is.
 
     Returns:
-        One row for each spec, kind, measure ("logits", "kl", "loss", "gradient": absolute values) and bin of
+        a row for each spec, kind, measure ("logits", "kl", "loss", "gradient": absolute values) and bin of
         distances: model, method, window, sinks, positions, kind, measure, distance (its middle, tokens), mean
-        (over bin and pieces), exact_reach (tokens).
+        (of all), least, most (of a piece), exact_reach (tokens), pieces. A gradient's sinks have a bin alone.
     """
     cells = [Cell(model, spec, kind, **settings) for spec in dict.fromkeys(specs) for kind in kinds]
     if mode == "run":
         absent = results.missing([cell.config() for cell in cells])
         tokens = sum(3 * config["context_tokens"] * config["pieces"] for config in absent)
         results.estimate(tokens * SECONDS_PER_TOKEN / max(len(absent), 1), len(absent))
+    if gaps and mode == "stored":
+        cells = [cell for cell in cells if not results.missing([cell.config()])] or cells
     frames = []
     for cell in tqdm(cells, desc=f"reach, {model}", disable=mode == "stored"):
         frames.append(_frame(cell, results.load_or_run(cell.config(), cell.compute, mode), bins_per_octave))
@@ -284,13 +286,15 @@ def measure(
 
 def _frame(cell: Cell, found: results.Result, bins_per_octave: int) -> pd.DataFrame:
     labels = {"model": cell.model, "window": pd.NA, "sinks": pd.NA, **spec_columns(cell.spec)}
-    rows = []
+    rows, sinks = [], getattr(cell.spec, "sinks", 0) if cell.kind == "gradient" else 0
     for measure_, values in found.arrays.items():
-        size = np.abs(values.astype(np.float64)).mean(0)
-        steps = np.arange(bins_per_octave * np.log2(len(size)) + 1)
-        edges = np.unique(np.r_[0, np.round(2 ** (steps / bins_per_octave)).astype(int), len(size)])
-        edges = edges[edges <= len(size)]
+        size, length = np.abs(values.astype(np.float64)), values.shape[1]
+        steps = np.arange(bins_per_octave * np.log2(length) + 1)
+        edges = np.round(2 ** (steps / bins_per_octave)).astype(int)
+        edges = np.unique(np.r_[0, edges[edges <= length], length - sinks, length])
         for start, stop in pairwise(edges):
-            middle = (start + stop - 1) / 2
-            rows.append({"measure": measure_, "distance": middle, "mean": size[start:stop].mean()})
-    return pd.DataFrame(rows).assign(**labels, kind=cell.kind, exact_reach=found.value("exact_reach"))
+            by_piece = size[:, start:stop].mean(1)
+            spread = {"mean": by_piece.mean(), "least": by_piece.min(), "most": by_piece.max()}
+            rows.append({"measure": measure_, "distance": (start + stop - 1) / 2, **spread})
+    about = {"kind": cell.kind, "exact_reach": found.value("exact_reach"), "pieces": cell.n}
+    return pd.DataFrame(rows).assign(**labels, **about)

@@ -34,7 +34,11 @@ SCRIPTS = (
     "swa-claims.js",
     "swa-short.js",
     "swa-short-variants.js",
+    "swa-needles.js",
     "swa-systems.js",
+    "swa-babilong.js",
+    "swa-influence.js",
+    "swa-generation.js",
 )
 
 _RENDER = """

@@ -56,9 +56,11 @@ def source() -> pd.DataFrame:
 def doubts() -> pd.DataFrame:
     """Printed cells in doubt, each with why.
 
-    Columns: table, base_model, method, task (missing: the whole row), kind, reason.
+    Columns: table, base_model, method, task (missing: the whole row), context (Tables 3 to 6), kind, reason.
     Kinds: shots (student and teacher under different numbers of examples), value (its source says another),
-    teacher, student (its source says another), copied, recomputed (Table 1 does not follow from Table 2).
+    teacher, student (its source says another), copied, recomputed (Table 1 does not follow from Table 2),
+    haystack (perhaps empty), window (not the one it was trained with), derived (from another table),
+    below_chance.
     """
     return _read("doubts")
 

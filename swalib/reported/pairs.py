@@ -71,7 +71,7 @@ def _pair(base_model: str, row: str, table: pd.DataFrame) -> Pair:
     of_model = table[table["base_model"] == base_model]
     student = _cells(of_model[of_model["method"] == row])
     teacher = _cells(of_model[of_model["method"] == "Teacher"])
-    against = doubts()
+    against = doubts().query("table == 2")
     against = against[(against["base_model"] == base_model) & (against["method"] == row)]
     counted = COUNTED_AS.get(row, row)
     return Pair(
