@@ -8,7 +8,6 @@ import pytest
 
 from swalib import SWA, Full, models, results
 from swalib.evals import needles, niah
-from swalib.evals.needles import build, draw
 from swalib.evals.replies import Reply
 
 WORDS = "The old ferry left late. Nobody on the pier saw it go, not even Mr. Hale! Was it the fog? "
@@ -103,20 +102,6 @@ def test_the_null_model_by_hand():
         "question": [False, True, True, True],  # token 9 sees from 6 on
         "answer": [False, False, False, True],  # token 11 sees from 8 on
     }
-
-
-def test_null_rates_go_through_every_place(loaded, book):
-    specs = [Full(), SWA(300, 4), SWA(500, 4), SWA(4000, 4)]
-    for task in needles.TASKS:
-        rates = niah.null_rates(loaded, task, 1100, specs, text=book)
-        lines = build(loaded, task, 1100, draw(task, 0)[0], 0.0, text=book).units
-        assert set(rates["places"]) == {40 if task != "s_niah_1" else lines}
-        for where in ("null_from_question", "null_from_answer"):
-            assert rates[where].iloc[[0, 3]].tolist() == [1, 1]
-            assert 0 <= rates[where].iloc[1] < rates[where].iloc[2] < 1
-    line, before = len(needles.NOISE) + 1, 300 - 4 - len(draw("s_niah_1", 0)[0].sentence) - 1
-    rates = niah.null_rates(loaded, "s_niah_1", 1100, specs)
-    assert rates["null_from_question"].iloc[1] == pytest.approx((before // line) / rates["places"].iloc[1])
 
 
 # ---- the rows.

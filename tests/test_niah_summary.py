@@ -9,7 +9,7 @@ import pytest
 
 from swalib import SWA, Full, models, reported, results
 from swalib.cli import _parameters
-from swalib.evals import niah, niah_places, niah_printed, niah_summary
+from swalib.evals import needles, niah, niah_places, niah_printed, niah_summary
 from swalib.reported import findings
 
 ITEMS = needles_small.items()
@@ -153,30 +153,40 @@ def test_words_hold_the_numbers_of_their_tables():
 # ---- places.
 
 
-def test_places_are_those_of_null_rates(results_folder, tmp_path):
-    book = tmp_path / "book.txt"
-    book.write_text(" ".join(f"Day {n}. The old ferry left late." for n in range(60)), encoding="utf-8")
-    settings = {"text": str(book), "new_tokens": 4}
-    found = niah_places.measure("run", "tiny-llama", ["s_niah_1", "s_niah_2"], [700], **settings)
-    assert found.equals(
-        niah_places.measure("stored", "tiny-llama", ["s_niah_1", "s_niah_2"], [700], **settings)
-    )
-    table = niah_printed.null(found, [500], [4])
-    for task, short in (("s_niah_1", False), ("s_niah_2", True)):
-        own = niah.null_rates(
-            models.load("tiny-llama"), task, 700, [SWA(500, 4)], short_haystacks=short, **settings
-        )
-        (row,) = table[(table["task"] == task) & (table["short_haystacks"] == short)].to_dict("records")
+@pytest.fixture
+def book(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text(" ".join(f"Day {n}. The old ferry left late." for n in range(99)), encoding="utf-8")
+    return str(path)
+
+
+def test_null_rates_go_through_every_place(book):
+    loaded = models.load("tiny-llama")
+    found = niah_places.measure("smoke", "tiny-llama", needles.TASKS, [1100], [False], text=book)
+    rates = niah_printed.null(found, [300, 500, 4000], [4]).set_index(["task", "window"])
+    for task, places in found.groupby("task"):
+        needle = needles.draw(task, 0)[0]
+        ends = [needles.build(loaded, task, 1100, needle, depth, text=book) for depth in (0.0, 1.0)]
+        assert len(places) == (40 if task != "s_niah_1" else ends[0].units)
+        spans = places[["needle_start", "needle_end"]].to_numpy()
+        assert (spans[0] == ends[0].span).all()
+        assert task == "s_niah_1" or (spans[-1] == ends[1].span).all()
         for where in ("null_from_question", "null_from_answer"):
-            assert row[where] == own[where].iloc[0]
-    essays = found[found["task"] == "s_niah_2"]
-    assert essays[essays["short_haystacks"]]["prompt_tokens"].max() < 500  # not one step of words fits
-    assert essays[~essays["short_haystacks"]]["prompt_tokens"].min() > 660
+            assert 0 <= rates[where][task, 300] < rates[where][task, 500] < rates[where][task, 4000] == 1
+    line, before = len(needles.NOISE) + 1, 300 - 4 - len(needles.draw("s_niah_1", 0)[0].sentence) - 1
+    expected = (before // line) / (found["task"] == "s_niah_1").sum()
+    assert rates["null_from_question"]["s_niah_1", 300] == pytest.approx(expected)
+
+
+def test_places_are_measured_once_and_hold_both_haystacks(results_folder, book):
+    asked = ("tiny-llama", ["s_niah_2"], [700])
+    settings = {"text": book, "new_tokens": 4}
     with pytest.raises(results.MissingResult, match="measure it with: swa measure niah_places"):
-        niah_places.measure("stored", "tiny-llama", ["s_niah_3"], [700], **settings)
-
-
-# ---- measured.
+        niah_places.measure("stored", *asked, **settings)
+    found = niah_places.measure("run", *asked, **settings)
+    assert found.equals(niah_places.measure("stored", *asked, **settings))
+    assert found[found["short_haystacks"]]["prompt_tokens"].max() < 500  # not one step of words fits
+    assert found[~found["short_haystacks"]]["prompt_tokens"].min() > 660
 
 
 def test_scores_are_means_of_their_items():

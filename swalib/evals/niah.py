@@ -15,7 +15,7 @@ import torch
 from swalib import data, masks, models
 from swalib.evals import needles, parts
 from swalib.evals.bench import proven, resident
-from swalib.evals.needles import DEPTHS, NEW_TOKENS, TASKS, Prompt, prompts
+from swalib.evals.needles import NEW_TOKENS, TASKS, Prompt, prompts
 from swalib.evals.parts import PART
 from swalib.evals.perplexity import spec_columns
 from swalib.evals.replies import Question, Reader, Reply
@@ -177,36 +177,6 @@ def null(found: Arrays, spec: SWA | Full) -> dict[str, np.ndarray]:
 def sees(query: int, start: int, end: int, spec: SWA | Full) -> bool:
     """Whether the query at text position `query` sees all tokens [start, end)."""
     return bool(masks.visible(torch.tensor(query), torch.arange(start, end), spec).all())
-
-
-def null_rates(
-    loaded: Loaded, task: str, context_tokens: int, specs: Sequence[SWA | Full], **settings: object
-) -> pd.DataFrame:
-    """The null model's exact rates, over every place where RULER may put the first item's needle.
-
-    Args:
-        settings: of `needles.build`, and `seed`.
-
-    Returns:
-        columns window, sinks, null_from_question, null_from_answer, places (their number).
-    """
-    needle, _ = needles.draw(task, 0, settings.pop("seed", 0))
-    depths: Sequence[float] = DEPTHS
-    if not TASKS[task].essays:
-        lines = needles.build(loaded, task, context_tokens, needle, 0.0, **settings).units
-        depths = [(line + 0.5) / lines for line in range(lines)] or [0.0]
-    asked = [needles.build(loaded, task, context_tokens, needle, depth, **settings) for depth in depths]
-    found = {
-        "needle": np.array([prompt.span for prompt in asked]),
-        "question": np.array([prompt.asked for prompt in asked]),
-        "prompt_tokens": np.array([prompt.tokens for prompt in asked]),
-    }
-    rows = []
-    for spec in specs:
-        rates = {f"null_from_{where}": float(seen.mean()) for where, seen in null(found, spec).items()}
-        labels = {"window": pd.NA, "sinks": pd.NA, **spec_columns(spec)}
-        rows.append({**labels, **rates, "places": len(asked)})
-    return pd.DataFrame(rows)
 
 
 def measure(
