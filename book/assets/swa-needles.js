@@ -197,7 +197,7 @@
       },
     });
     layout.shapes = maps.flatMap((cells, index) => mapShapes(theme, data, cells, index, index ? edges : null));
-    layout.annotations = ["full attention", `SWA(${state.window}, ${state.sinks})`].map((text, index) => ({
+    layout.annotations = [narrow ? "full" : "full attention", `SWA(${state.window}, ${state.sinks})`].map((text, index) => ({
       xref: "paper", x: index ? 0.76 : 0.24, yref: "paper", y: 1, yanchor: "bottom", text, showarrow: false,
       font: { size: 13, color: theme.methods[index ? (state.sinks ? "sinks" : "no_sinks") : "full"] },
     }));

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -17,6 +16,7 @@ from swalib.results import MissingResult
 from swalib.spec import SWA, Full
 
 UNKNOWN, NO_SIGNAL = "not measured yet", "no signal"
+_TASKS = {"gsm8k": "GSM8K", "humaneval": "HumanEval"}
 _SPEC = ["model", "window", "sinks"]
 _Z95 = 1.96
 
@@ -128,27 +128,25 @@ def written(
     """The table of GSM8K and HumanEval: share solved with its 95 % interval, by task and model.
 
     `model` is measured as `mode` says; in mode "stored", and of the `others`, whatever is stored is shown, of
-    the most items. A cell without rows says "not measured yet"; where full attention solves nothing, SWA's
-    cells say "no signal".
+    the most items; others without any have no row. A cell without rows says "not measured yet"; where full
+    attention solves nothing, SWA's cells say "no signal".
 
     Args:
         tasks: items of each task to measure.
 
     Returns:
-        As text, index (task, model): full attention, a column for each spec, n, and the command that measures
-        what is missing, where something is.
+        As text: task, model, full attention, a column for each spec, n.
     """
     if mode != "stored":
         for task, items in tasks.items():
             generation.measure(mode, model, [Full(), *specs], task, items, **settings)
     columns = {"full attention": Full(), **{f"SWA({spec.window}, {spec.sinks})": spec for spec in specs}}
-    cells = {}
+    rows = []
     for task, name in product(tasks, dict.fromkeys([model, *others])):
         solved = {column: _solved(name, task, spec) for column, spec in columns.items()}
-        asked = json.dumps({task: tasks[task]})
-        cells[task, name] = _row(solved, f"swa measure generation -p model {name} -p tasks '{asked}'")
-    index = pd.MultiIndex.from_tuples(list(cells), names=["task", "model"]) if cells else None
-    return pd.DataFrame(list(cells.values()), index=index)
+        if name == model or any(solved.values()):
+            rows.append({"task": _TASKS[task], "model": name, **_row(solved)})
+    return pd.DataFrame(rows)
 
 
 def _solved(model: str, task: str, spec: SWA | Full) -> tuple[int, int] | None:
@@ -168,7 +166,7 @@ def _solved(model: str, task: str, spec: SWA | Full) -> tuple[int, int] | None:
     return round(float(most["value"]) * int(most["n"])), int(most["n"])
 
 
-def _row(solved: dict[str, tuple[int, int] | None], command: str) -> dict[str, str]:
+def _row(solved: dict[str, tuple[int, int] | None]) -> dict[str, str]:
     full = solved["full attention"]
     silent, row = full is not None and full[0] == 0, {}
     for name, found in solved.items():
@@ -176,7 +174,7 @@ def _row(solved: dict[str, tuple[int, int] | None], command: str) -> dict[str, s
     if silent:
         row["full attention"] = f"0 of {full[1]}"
     row["n"] = " / ".join(dict.fromkeys(str(found[1]) for found in solved.values() if found)) or "–"
-    return row | {"measure with": command if None in solved.values() else ""}
+    return row
 
 
 def wilson(hits: int, n: int) -> Interval:

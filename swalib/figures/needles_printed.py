@@ -247,10 +247,10 @@ def _null_table(printed: pd.DataFrame, null: pd.DataFrame, task: str, window: in
         rows.append([tokens(n), said(row["value"]), said(question), said(answer), excess])
     head = [
         "length",
-        f"SWA({window}, 4), printed",
-        "window alone, from question",
+        f"SWA({window}, 4)",
+        "window, from question",
         "from answer",
-        "above it, points",
+        "above, points",
     ]
     return {"head": head, "rows": rows}
 
