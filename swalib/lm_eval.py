@@ -88,7 +88,12 @@ def _embedded(name: str, options: dict) -> tuple[dict, object]:
     return options | {"tokenizer": loaded.tokenizer, "add_bos_token": loaded.bos is not None}, loaded.model
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """lm-eval's own command line, which knows the model "swa" once this module is imported."""
     from lm_eval.__main__ import cli_evaluate
 
     cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()

@@ -13,42 +13,22 @@ from swalib import SWA
 from swalib.attention import attend
 
 KERNELS = Path(__file__).parent / "triton_kernels.py"
-PARTS = {
-    "forward": "forward or sizes or not_seen",
-    "gradients": "gradients or softcap or refused",
-    "decoding": "decoding or student or spec or differ",
-}
-
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 
 
-def run_kernels(chosen: str, **environment: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        str(KERNELS),
-        "-k",
-        chosen,
-    ]
+def run_kernels(**environment: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(KERNELS)]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_interpreted(part):
-    run_kernels(PARTS[part], TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
+def test_interpreted():
+    run_kernels(TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("part", PARTS)
-def test_compiled(part):
-    run_kernels(PARTS[part], TRITON_INTERPRET="0")
+def test_compiled():
+    run_kernels(TRITON_INTERPRET="0")
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter is on")

@@ -146,7 +146,7 @@ def written(
         solved = {column: _solved(name, task, spec) for column, spec in columns.items()}
         if name == model or any(solved.values()):
             rows.append({"task": _TASKS[task], "model": name, **_row(solved)})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["task", "model", *columns, "n"])
 
 
 def _solved(model: str, task: str, spec: SWA | Full) -> tuple[int, int] | None:
