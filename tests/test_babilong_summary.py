@@ -9,7 +9,7 @@ import pytest
 from test_babilong import needs_data, original
 
 from swalib import SWA, Full, results
-from swalib.evals import babi, babilong, babilong_facts, babilong_summary
+from swalib.evals import babi, babilong, babilong_facts, babilong_summary, resampling
 from swalib.evals.babi import PLACES, TASKS, Item
 from swalib.evals.babilong_items import LABELS, baselines
 from swalib.evals.babilong_prompts import WORDINGS
@@ -46,20 +46,6 @@ def test_a_mean_s_guess_is_the_mean_of_its_tasks():
     assert babilong_summary.best_guess("qa5") == pytest.approx(0.30575)
     with pytest.raises(ValueError, match="no task or mean is called 'qa6': choose from qa1"):
         babilong_summary.guessing("qa6")
-
-
-@pytest.mark.parametrize(
-    ("share", "n", "low", "high"),
-    [(0.5, 100, 0.404, 0.596), (0.0, 25, 0.0, 0.133), (1.0, 25, 0.867, 1.0), (0.1175, 400, 0.0896, 0.1527)],
-)
-def test_intervals_of_shares_are_wilson_s(share, n, low, high):
-    assert babilong_summary.wilson(share, n)[1:] == pytest.approx((low, high), abs=5e-4)
-
-
-@pytest.mark.parametrize(("share", "n"), [(0.5, 0), (1.2, 10), (np.nan, 10)])
-def test_a_share_of_nothing_is_refused(share, n):
-    with pytest.raises(ValueError, match="need a share in"):
-        babilong_summary.wilson(share, n)
 
 
 # ---- printed.
@@ -105,7 +91,7 @@ def test_scores_are_the_items_means(task, length, window):
     for measure in ("official", "substring", "invalid"):
         found = babilong_summary.number(ROWS, "m1", task, length, measure, spec)
         assert found.value == pytest.approx(share(task, length, window, measure))
-        assert found[1:] == babilong_summary.wilson(found.value, 40)[1:]
+        assert found[1:] == resampling.wilson(found.value, 40)[1:]
     gap = babilong_summary.number(ROWS, "m1", task, length, "gap", spec).value
     wanted = share(task, length, window, "substring") - share(task, length, window, "official")
     assert gap == pytest.approx(wanted)
@@ -117,7 +103,7 @@ def test_a_mean_weighs_its_tasks_alike_and_is_as_sure_as_they_together():
     found = babilong_summary.number(rows, "m1", "qa1-4", 512, "official", Full())
     own = [babilong_summary.number(rows, "m1", task, 512, "official", Full()).value for task in TASKS[:4]]
     assert found.value == pytest.approx(np.mean(own))
-    assert found == pytest.approx(babilong_summary.wilson(np.mean(own), 16 / (3 / 40 + 1 / 10)))
+    assert found == pytest.approx(resampling.wilson(np.mean(own), 16 / (3 / 40 + 1 / 10)))
 
 
 def test_a_mean_without_one_of_its_tasks_is_not_made():

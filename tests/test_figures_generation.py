@@ -8,7 +8,7 @@ import pytest
 
 from swalib import SWA, Full, figures, results
 from swalib.evals import generation, generation_summary
-from swalib.evals.generation_summary import binned, summary, wilson, words, written
+from swalib.evals.generation_summary import binned, summary, words, written
 
 SPECS = {(None, None): (0.2, 1.0), (8, 2): (0.7, 1.5), (8, 0): (0.9, 3.0)}
 PIECES, TOKENS = 6, 32
@@ -89,19 +89,6 @@ def test_looping_alike_is_no_praise_for_the_window():
 
 
 # ---- answers in writing.
-
-
-@pytest.mark.parametrize(
-    ("hits", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1)]
-)
-def test_wilson_intervals_by_hand(hits, n, low, high):
-    found = wilson(hits, n)
-    assert found == pytest.approx((hits / n, low, high), abs=1e-4)
-
-
-def test_no_share_of_no_items():
-    with pytest.raises(ValueError, match="1 of 0 items is no share"):
-        wilson(1, 0)
 
 
 def store(model: str, spec, right: list[bool], task: str = "gsm8k", n: int | None = None) -> None:

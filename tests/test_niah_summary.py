@@ -70,15 +70,6 @@ def test_counts_add_up_and_edges_of_the_band_are_within():
     assert list(places) == ["within", "within", "below", "above"]
 
 
-def test_wilson_by_its_quadratic():
-    low, high = niah_printed.wilson(np.array([0, 3, 25]), 25)
-    assert low[0] == 0
-    assert high[2] == 1
-    for edge in (low[1], high[1], high[0], low[2]):
-        share = {low[1]: 3, high[1]: 3, high[0]: 0, low[2]: 25}[edge] / 25
-        assert (share - edge) ** 2 == pytest.approx(1.96**2 * edge * (1 - edge) / 25, rel=1e-9)
-
-
 # ---- the null model.
 
 

@@ -156,6 +156,28 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
 # ---- No signal.
 
 
+@pytest.mark.parametrize(
+    ("share", "n", "low", "high"),
+    [(0.5, 100, 0.404, 0.596), (0.0, 25, 0.0, 0.133), (1.0, 25, 0.867, 1.0), (0.1175, 400, 0.0896, 0.1527)],
+)
+def test_intervals_of_shares_are_wilson_s(share, n, low, high):
+    assert resampling.wilson(share, n) == pytest.approx((share, low, high), abs=5e-4)
+
+
+def test_wilson_s_interval_solves_its_quadratic():
+    shares = np.array([0, 3, 25]) / 25
+    _, low, high = resampling.wilson(shares, 25)
+    assert (low[0], high[2]) == (0, 1)
+    for share, edge in ((3 / 25, low[1]), (3 / 25, high[1]), (0, high[0]), (1, low[2])):
+        assert (share - edge) ** 2 == pytest.approx(1.96**2 * edge * (1 - edge) / 25, rel=1e-9)
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.5, 0), (1.2, 10), (np.nan, 10)])
+def test_a_share_of_nothing_is_refused(share, n):
+    with pytest.raises(ValueError, match="need a share in"):
+        resampling.wilson(share, n)
+
+
 def test_a_teacher_at_chance_gives_no_number():
     guesses = np.tile([1.0, 0, 0, 0], 50)
     assert not recovery.has_signal(guesses, 0.25)

@@ -12,14 +12,13 @@ from swalib import reported
 from swalib.evals import babilong
 from swalib.evals.babi import PLACES, TASKS
 from swalib.evals.babilong_items import Baselines, official, substring
-from swalib.evals.resampling import Interval
+from swalib.evals.resampling import Interval, wilson
 from swalib.results import MissingResult
 from swalib.spec import SWA, Full
 
 MEASURES = ("official", "substring", "gap", "invalid")  # the gap: substring − official
 MEANS = {"qa1-4": TASKS[:4], "qa1-5": TASKS}
 UNKNOWN = "not measured yet"
-Z95 = 1.96
 PRINTED_ITEMS = 100
 """Items of a cell of Table 6 if the paper asked BABILong's published sets of 100; it does not say."""
 
@@ -53,20 +52,6 @@ def guessing(task: str) -> Baselines:
 def best_guess(task: str) -> float:
     """The highest of the three baselines: what a score must clear to say something."""
     return max(vars(guessing(task)).values())
-
-
-def wilson(share: float, n: float) -> Interval:
-    """A share of n items with its 95 % interval (Wilson 1927), which is honest at 0 and 1 too.
-
-    Raises:
-        ValueError: no items, or no share.
-    """
-    if n <= 0 or not 0 <= share <= 1:
-        raise ValueError(f"need a share in [0, 1] of at least one item: got {share} of {n}.")
-    middle, widen = share + Z95**2 / (2 * n), 1 + Z95**2 / n
-    half = Z95 * np.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
-    low = 0.0 if share == 0 else (middle - half) / widen
-    return Interval(share, float(low), 1.0 if share == 1 else float((middle + half) / widen))
 
 
 # ---- The printed layer.

@@ -11,14 +11,13 @@ import pandas as pd
 
 from swalib import results
 from swalib.evals import generation
-from swalib.evals.resampling import DRAWS, Interval, bootstrap
+from swalib.evals.resampling import DRAWS, Interval, bootstrap, wilson
 from swalib.results import MissingResult
 from swalib.spec import SWA, Full
 
 UNKNOWN, NO_SIGNAL = "not measured yet", "no signal"
 _TASKS = {"gsm8k": "GSM8K", "humaneval": "HumanEval"}
 _SPEC = ["model", "window", "sinks"]
-_Z95 = 1.96
 
 
 # ---- continuations.
@@ -170,22 +169,9 @@ def _row(solved: dict[str, tuple[int, int] | None]) -> dict[str, str]:
     full = solved["full attention"]
     silent, row = full is not None and full[0] == 0, {}
     for name, found in solved.items():
-        row[name] = UNKNOWN if found is None else NO_SIGNAL if silent else _percent(wilson(*found))
+        share = UNKNOWN if found is None else _percent(wilson(found[0] / found[1], found[1]))
+        row[name] = NO_SIGNAL if silent and found else share
     if silent:
         row["full attention"] = f"0 of {full[1]}"
     row["n"] = " / ".join(dict.fromkeys(str(found[1]) for found in solved.values() if found)) or "–"
     return row
-
-
-def wilson(hits: int, n: int) -> Interval:
-    """A share with its 95 % interval, which stays honest at 0 and 1 (Wilson 1927).
-
-    Raises:
-        ValueError: no items, or more hits than items.
-    """
-    if not 0 <= hits <= n or n < 1:
-        raise ValueError(f"{hits} of {n} items is no share")
-    share, z = hits / n, _Z95**2 / n
-    middle = (share + z / 2) / (1 + z)
-    half = math.sqrt(z * share * (1 - share) + z**2 / 4) / (1 + z)
-    return Interval(share, middle - half, middle + half)

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 
 from swalib import reported
+from swalib.evals.resampling import Z95, wilson
 
 TASKS = {"s_niah_1": "S-NIAH-1", "s_niah_2": "S-NIAH-2", "s_niah_3": "S-NIAH-3"}
 SAMPLES = 500  # of each printed cell: all are multiples of 0.2 %
 BAND = (2.0, 10.0)  # "2–10 times better"
 FULL = "Full attention"
-Z95 = 1.96
 _LABELS = {label: task for task, label in TASKS.items()}
 _TOKENS = {"0.5K": 512, "1K": 1024, "2K": 2048, "4K": 4096}
 
@@ -39,7 +39,7 @@ def printed() -> pd.DataFrame:
             "value": rows["value"] / 100,
         }
     )
-    low, high = wilson(found["value"] * SAMPLES, SAMPLES)
+    _, low, high = wilson(found["value"], SAMPLES)
     return found.assign(low=low, high=high)
 
 
@@ -87,14 +87,6 @@ def counted(table: pd.DataFrame) -> pd.DataFrame:
     counts = counts.reindex(columns=["below", "within", "above", "infinite"], fill_value=0)
     counts.loc["all"] = counts.sum()
     return counts.assign(cells=counts.sum(axis=1))
-
-
-def wilson(hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series | int) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % interval of a share of `hits` among `n` items (Wilson 1927), inside [0, 1] at 0 and n too."""
-    hits, n = np.asarray(hits, float), np.asarray(n, float)
-    share, z = hits / n, Z95**2 / n
-    middle, half = (share + z / 2) / (1 + z), np.sqrt(z * share * (1 - share) + z**2 / 4) / (1 + z)
-    return np.clip(middle - half, 0, share), np.clip(middle + half, share, 1)
 
 
 # ---- What a window alone finds.

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from swalib.evals import niah
-from swalib.evals.niah_printed import TASKS, Z95, wilson
+from swalib.evals.niah_printed import TASKS
+from swalib.evals.resampling import Z95, wilson
 from swalib.results import MissingResult
 from swalib.spec import SWA, Full
 
@@ -110,7 +111,7 @@ def scores(items: pd.DataFrame) -> pd.DataFrame:
 
 def _means(part: pd.DataFrame) -> dict[str, float | int]:
     hits, n = part["hit"].to_numpy(bool), len(part)
-    low, high = (float(end) for end in wilson(hits.sum(), n))
+    _, low, high = wilson(hits.mean(), n)
     each = (part["loglikelihood"] / part["answer_tokens"]).to_numpy(float)
     half = Z95 * float(each.std(ddof=1)) / np.sqrt(n) if n > 1 else np.nan
     inside = part["null_from_question"].to_numpy(bool)
@@ -179,7 +180,8 @@ def _verdict(model: str, window: int, sinks: int, longer: pd.DataFrame, told: di
     head = f"{spec} finds {told['inside']} needles that its window shows and {told['outside']} of the others"
     if not past:
         return f"{head}: nothing that greedy decoding could use gets past the window of this model."
-    low, high = (100 * float(end) for end in wilson(past, longer["outside_n"].sum()))
+    of = longer["outside_n"].sum()
+    low, high = (100 * end for end in wilson(past / of, of)[1:])
     return f"{head} ({low:.0f} to {high:.0f} %): something gets past the window."
 
 
@@ -191,6 +193,6 @@ def _by_length(rows: pd.DataFrame) -> str:
     parts = []
     for length, own in rows.groupby("context_tokens"):
         n, hits = int(own["n"].sum()), float((own["n"] * own["found"]).sum())
-        low, high = (100 * float(end) for end in wilson(hits, n))
+        low, high = (100 * end for end in wilson(hits / n, n)[1:])
         parts.append(f"{100 * hits / n:.0f} % ({low:.0f} to {high:.0f}) at {length:,} tokens")
     return ", ".join(parts) or UNKNOWN

@@ -1,6 +1,8 @@
-"""How far might a score be off, had other items been asked? Percentile intervals over resampled items.
+"""How far might a score be off, had other items been asked? Percentile intervals over resampled items, and
+Wilson's for plain shares.
 
-Source: Efron & Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
+Sources: Efron & Tibshirani, An Introduction to the Bootstrap (1993), chapter 13; Wilson, Probable inference,
+the law of succession, and statistical inference (1927).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 LEVEL, DRAWS = 0.95, 10_000
+Z95 = 1.96  # half the width of a 95 % interval, in standard errors
 _AT_ONCE = 2**22  # numbers of one block of resampled counts
 
 
@@ -44,6 +47,28 @@ def bootstrap(
     table = _table(scores, draws, level)
     resampled = resampled_means(table, draws, np.random.default_rng(seed))
     return interval(statistic(table.mean(0)), statistic(resampled), level)
+
+
+def wilson(share: ArrayLike, n: ArrayLike) -> Interval:
+    """A share of n items with its 95 % interval, which is honest at 0 and 1 too.
+
+    Args:
+        share: in [0, 1]. n: items, also a number that is not whole; numbers, or arrays of one shape.
+
+    Returns:
+        Numbers for numbers, arrays for arrays.
+
+    Raises:
+        ValueError: no items, or no share.
+    """
+    share, n = np.asarray(share, np.float64), np.asarray(n, np.float64)
+    if not ((n > 0) & (share >= 0) & (share <= 1)).all():
+        raise ValueError(f"need a share in [0, 1] of at least one item: got {share} of {n}.")
+    middle, widen = share + Z95**2 / (2 * n), 1 + Z95**2 / n
+    half = Z95 * np.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
+    low, high = np.clip((middle - half) / widen, 0, share), np.clip((middle + half) / widen, share, 1)
+    found = Interval(share, np.where(share == 0, 0.0, low), np.where(share == 1, 1.0, high))
+    return found if share.ndim or n.ndim else Interval(*map(float, found))
 
 
 def interval(value: float, resampled: np.ndarray, level: float = LEVEL) -> Interval:
