@@ -27,5 +27,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "swalib needs Python 3.11 or newer: make PYTHON=python3.11")'
 	@echo "setting up .venv: a minute or two with a warm package cache"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[book,eval,test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[book,eval,test]'
 	@touch $(READY)
