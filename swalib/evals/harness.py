@@ -225,11 +225,8 @@ def short(
         raise ValueError(f"limit must be at least 1, got {limit}")
     specs = [Full(), *(spec for spec in dict.fromkeys(specs) if spec != Full())]
     units = [(task, n, first) for task in tasks for n in shots for first in range(0, limit, PART)]
-    cells = {
-        (spec, *unit): Cell(model, spec, *unit, min(PART, limit - unit[2]), **settings)
-        for spec in specs
-        for unit in units
-    }
+    make = partial(Cell, model, **settings)
+    cells = {(spec, *unit): make(spec, *unit, min(PART, limit - unit[2])) for spec in specs for unit in units}
     if mode == "run":
         _announce([cell.config() for cell in cells.values()])
     full, frames = {}, []
