@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
@@ -180,6 +182,22 @@ class SinkLayer(CacheLayerMixin):
         return self.keys.untyped_storage().nbytes() + self.values.untyped_storage().nbytes()
 
 
+def _joined(layers: Sequence[CacheLayerMixin], seen: int) -> CacheLayerMixin:
+    """One layer of the rows of `layers`, the longest of which has seen `seen` tokens."""
+    joined = copy.copy(layers[0])
+    if isinstance(joined, MixerLayer):
+        joined.state = {name: torch.cat([layer.state[name] for layer in layers]) for name in joined.state}
+    else:
+        # Slots go by a row's own positions; a growing layer's columns end where the longest row's do.
+        short = [0 if isinstance(layer, SinkLayer) else seen - layer.get_seq_length() for layer in layers]
+        for name in ("keys", "values"):
+            rows = [F.pad(getattr(layer, name), (0, 0, n, 0)) for layer, n in zip(layers, short, strict=True)]
+            setattr(joined, name, torch.cat(rows))
+    if not isinstance(joined, DynamicLayer):
+        joined.seen_tokens = seen
+    return joined
+
+
 def _cache_layer(spec: LayerSpec | MixerConfig) -> CacheLayerMixin:
     if isinstance(spec, MixerConfig):
         return MixerLayer()
@@ -239,6 +257,43 @@ class SinkCache(Cache):
                 "evicted ones"
             )
         return super().get_mask_sizes(query_length, layer_idx)
+
+    def fork(self, rows: Tensor) -> SinkCache:
+        """A second cache whose row i is row rows[i] of this one, which stays as it is."""
+        fork = copy.copy(self)
+        fork.layers = [copy.copy(layer) for layer in self.layers]
+        fork.batch_select_indices(rows)  # makes new tensors
+        return fork
+
+    @classmethod
+    def joined(cls, caches: Sequence[SinkCache]) -> SinkCache:
+        """One cache of the rows of `caches`, in their order, as if each had been padded on the left to the
+        longest; the caches stay as they are.
+
+        Raises:
+            ValueError: no cache, specs that differ, padded rows, or empty caches beside others.
+        """
+        if len({c.specs for c in caches}) != 1 or any(c.left_padding is not None for c in caches):
+            raise ValueError("caches can be joined if they have the same specs and no padded rows")
+        seen = [c.get_seq_length() for c in caches]
+        if max(seen) == 0:
+            return cls(caches[0].specs)
+        if min(seen) == 0:
+            raise ValueError("an empty cache can't be joined to one that has seen tokens")
+        joined = copy.copy(caches[0])
+        joined.layers = [
+            _joined(layers, max(seen)) for layers in zip(*(c.layers for c in caches), strict=True)
+        ]
+        if min(seen) < max(seen):
+            rows = [torch.full((c._rows,), max(seen) - n) for c, n in zip(caches, seen, strict=True)]
+            joined.left_padding = torch.cat(rows)
+        return joined
+
+    @property
+    def _rows(self) -> int:
+        first = self.layers[0]
+        held = next(iter(first.state.values())) if isinstance(first, MixerLayer) else first.keys
+        return held.shape[0]
 
     @property
     def allocated_bytes(self) -> int:

@@ -4,8 +4,9 @@ import oracle
 import pytest
 import torch
 
-from swalib import SWA, Full, SinkCache, applied
+from swalib import SWA, Full, PerLayer, SinkCache, applied, convert, under
 from swalib.cache import SinkLayer
+from swalib.linear.qlinatt import QLinAttConfig
 from swalib.slots import slot_of, slot_positions
 from swalib.step import Step, left_padding
 
@@ -197,6 +198,63 @@ def test_rows_of_an_empty_cache(operation):
     cache = SinkCache([SWA(5, 2), Full()])
     getattr(cache, operation)(ROWS[operation][0])
     assert cache.get_seq_length() == 0
+
+
+def test_a_fork_has_rows_of_its_own():
+    cache, before = filled([0, 3, 1]), filled([0, 3, 1])
+    fork = cache.fork(torch.tensor([1, 1]))
+    assert fork.left_padding.tolist() == [3, 3]
+    for layer in range(3):
+        fork.update(*(x.nan_to_num(0) for x in batch_named(13, 4, [3, 3])), layer)
+    assert (fork.get_seq_length(), cache.get_seq_length()) == (17, 13)
+    for layer, old in zip(cache.layers, before.layers, strict=True):
+        assert torch.equal(layer.keys, old.keys)
+
+
+STUDENTS = {
+    "all": lambda teacher: under(teacher, Full()),
+    "sinks": lambda teacher: under(teacher, SWA(7, 2)),
+    "cache positions": lambda teacher: under(teacher, SWA(7, 2, "cache")),
+    "layers differ": lambda teacher: under(teacher, PerLayer((SWA(5, 0), Full(), SWA(9, 4)))),
+    "mixers": lambda teacher: convert(teacher, QLinAttConfig()),
+}
+
+
+@pytest.mark.parametrize("lengths", [(12, 3, 1), (6, 6)], ids=str)
+@pytest.mark.parametrize("kind", STUDENTS)
+@torch.no_grad()
+def test_caches_of_texts_of_any_length_go_on_together_as_each_alone(kind, lengths):
+    student = STUDENTS[kind](oracle.model("llama"))
+    texts = [oracle.ids(1, n + 9, seed=n) for n in lengths]
+    caches = [SinkCache(student.model._swa.layers) for _ in texts]
+    for cache, text, n in zip(caches, texts, lengths, strict=True):
+        student(text[:, :n], cache=cache)
+    joined = SinkCache.joined(caches)
+    mask = torch.ones(len(texts), max(lengths), dtype=torch.long)
+    for row, n in enumerate(lengths):
+        mask[row, : max(lengths) - n] = 0
+    got = []
+    for start, stop in ((0, 5), (5, 6), (6, 9)):
+        new = torch.cat([text[:, n + start : n + stop] for text, n in zip(texts, lengths, strict=True)])
+        mask = torch.cat([mask, torch.ones_like(new)], dim=1)
+        got.append(student(new, attention_mask=mask, cache=joined).logits)
+    for row, (text, n) in enumerate(zip(texts, lengths, strict=True)):
+        alone = student(text, use_cache=False).logits[0, n:]
+        torch.testing.assert_close(torch.cat(got, dim=1)[row], alone, rtol=0, atol=2e-5)
+    assert [cache.get_seq_length() for cache in caches] == list(lengths)
+
+
+def test_caches_that_can_not_be_joined():
+    empty, one, padded = SinkCache([SWA(7, 2)]), SinkCache([SWA(7, 2)]), SinkCache([SWA(7, 2)])
+    one.update(*named(range(5)), 0)
+    assert SinkCache.joined([empty, empty]).get_seq_length() == 0
+    with pytest.raises(ValueError, match="an empty cache can't be joined"):
+        SinkCache.joined([one, empty])
+    padded.update(*named(range(5)), 0)
+    padded.left_padding = torch.tensor([2])
+    for caches in ([one, padded], [one, SinkCache([SWA(7, 3)])], []):
+        with pytest.raises(ValueError, match="the same specs and no padded rows"):
+            SinkCache.joined(caches)
 
 
 @pytest.mark.parametrize("specs", [[SWA(7, 2)], [Full(), SWA(7, 2)]], ids=str)

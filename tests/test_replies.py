@@ -49,6 +49,40 @@ def test_replies_do_not_depend_on_batch_or_chunks(loaded, spec):
                 assert a.loglikelihood == pytest.approx(b.loglikelihood, abs=2e-4)
 
 
+class _Counter:
+    """Counts the tokens that pass through a model, pads included."""
+
+    def __init__(self):
+        self.tokens = 0
+
+    def __call__(self, module, args, kwargs):
+        self.tokens += kwargs["input_ids"].numel()
+
+
+@pytest.mark.parametrize("spec", [Full(), SWA(12, 4), SWA(12, 4, "cache")], ids=str)
+def test_what_prompts_begin_with_is_read_once(loaded, spec):
+    """Prompts that leave a common text one after another, as needles do; one twice, one a beginning of it."""
+    text = "".join(chr(97 + n * n % 23) for n in range(60))
+    prompts = [text[:n] + "!?" + text[n:50] for n in (10, 40, 25)] + [text, text[:30], text[:30]]
+    asked = [Question(prompt, " 42") for prompt in prompts]
+    alone = [one for q in asked for one in _read(loaded, spec, [q])[0]]
+    together, read = _read(loaded, spec, asked)
+    for a, b in zip(alone, together, strict=True):
+        assert (a.text, a.tokens) == (b.text, b.tokens)
+        assert a.loglikelihood == pytest.approx(b.loglikelihood, abs=2e-4)
+    heads = {prompt[:n] for prompt in prompts for n in range(1, len(prompt))}
+    answered = len(asked) * (1 + len(" 42") - 1 + 4)  # scores, then tokens one by one
+    assert read == len(heads) + answered
+
+
+def _read(loaded, spec, asked):
+    """(replies, tokens read)."""
+    counter = _Counter()
+    with applied(loaded.model, spec) as student:
+        student.model.register_forward_pre_hook(counter, with_kwargs=True)
+        return Reader(loaded, student, 4, batch_size=4, chunk_tokens=7).read(asked), counter.tokens
+
+
 def test_a_token_that_spans_prompt_and_answer_belongs_to_the_answer(loaded):
     """As with a tokenizer that merges the last letter of the prompt with the answer's first."""
 

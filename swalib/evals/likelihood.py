@@ -7,7 +7,6 @@ those read the choices: the log-likelihoods of the whole texts, at a fraction of
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -166,7 +165,7 @@ class Scorer:
         for place, n in enumerate(running.tolist()):
             ids[place, : lengths[n]] = torch.tensor(tails[n])
         seen = cache.get_seq_length()
-        branches = _fork(cache, torch.tensor(owners)[running]) if seen else cache
+        branches = cache.fork(torch.tensor(owners)[running]) if seen else cache
         mask = torch.arange(seen + ids.shape[1]) < (seen + lengths[running])[:, None]
         logits = self._read(ids, branches, None if bool(mask.all()) else mask)
         found = [torch.empty(0, logits.shape[-1], device=logits.device)] * len(tails)
@@ -185,7 +184,7 @@ class Scorer:
             while len(self._headers) > 1 and self._held_bytes() > self.header_bytes:
                 self._headers.popitem(last=False)
         self._headers.move_to_end(header)
-        return _fork(self._headers[header], torch.zeros(rows, dtype=torch.long))
+        return self._headers[header].fork(torch.zeros(rows, dtype=torch.long))
 
     def _held_bytes(self) -> int:
         return sum(cache.allocated_bytes for cache in self._headers.values())
@@ -223,11 +222,3 @@ def _check_finite(index: int, scores: list[Score]) -> None:
                 f"row {number} of item {index} has a log-likelihood that is not a number: the model's "
                 "weights or its dtype are unfit (float16 overflows in some models; float32 is safe)"
             )
-
-
-def _fork(cache: SinkCache, rows: Tensor) -> SinkCache:
-    """A cache whose row i is row rows[i] of `cache`, which stays as it is."""
-    fork = copy.copy(cache)
-    fork.layers = [copy.copy(layer) for layer in cache.layers]
-    fork.batch_select_indices(rows)  # makes new tensors
-    return fork

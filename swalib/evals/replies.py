@@ -1,14 +1,16 @@
 """What does a student answer to a prompt, greedily, and how likely does it find the right answer?
 
-A prompt is read once, in chunks and in batches, into one cache; a copy of it scores the right answer, and the
-cache itself goes on to generate.
+Prompts are read in chunks, and what several of them begin with only once: a needle's haystack up to the
+needle. The caches of a batch are then joined; a copy scores the right answers, and the cache itself goes on
+to generate.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import torch
@@ -41,6 +43,7 @@ class Reply(NamedTuple):
 
 
 Decided = Callable[[Question, str], bool]
+_ROW = torch.zeros(1, dtype=torch.long)  # the one row of a cache that has read a single text
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,11 @@ class _Tokens:
         """Last tokens of the prompt that the answer's score begins from."""
         return len(self.prompt) - self.shared + 1
 
+    @property
+    def head(self) -> tuple[int, ...]:
+        """The tokens before those."""
+        return self.prompt[: -self.unread]
+
 
 class Reader:
     """Lets one student answer questions.
@@ -68,8 +76,8 @@ class Reader:
         loaded: the teacher, whose tokenizer is used.
         student: from `applied` or `under`.
         new_tokens: to generate for each question, at most.
-        batch_size: questions at once, padded on the left; chunk_tokens: of a prompt at once. Answers depend
-            on neither.
+        batch_size: questions answered at once, padded on the left; chunk_tokens: of a prompt read at once.
+            Answers depend on neither.
         decided: told the text so far, whether more tokens can't change the score: generation ends there.
         beyond: whether texts may be longer than the model was trained for. Specs with positions="cache"
             always may; a model whose positions are a table never can.
@@ -112,11 +120,10 @@ class Reader:
         """
         tokens = [self._tokens(question) for question in questions]
         self._check_room(tokens)
-        order = sorted(range(len(questions)), key=lambda n: len(tokens[n].prompt))
         replies: dict[int, Reply] = {}
-        for first in range(0, len(order), self.batch_size):
-            batch = order[first : first + self.batch_size]
-            found = self._batch([questions[n] for n in batch], [tokens[n] for n in batch])
+        for batch, caches in self._batches(tokens):
+            asked = [questions[n] for n in batch]
+            found = self._batch(asked, [tokens[n] for n in batch], SinkCache.joined(caches))
             replies.update(zip(batch, found, strict=True))
             if progress is not None:
                 progress.update(len(batch))
@@ -148,15 +155,48 @@ class Reader:
                 + ("" if swa.longest_text is not None else ', positions="cache", or beyond=True')
             )
 
-    def _batch(self, questions: list[Question], tokens: list[_Tokens]) -> list[Reply]:
-        unread = max(t.unread for t in tokens)
+    def _batches(self, tokens: Sequence[_Tokens]) -> Iterator[tuple[list[int], list[SinkCache]]]:
+        """Numbers of questions with equally many unread tokens, and the cache of each after its head."""
+
+        def alike(n: int) -> tuple[int, bool]:
+            return tokens[n].unread, bool(tokens[n].head)
+
+        for _, group in groupby(sorted(range(len(tokens)), key=alike), key=alike):
+            group = list(group)
+            found = self._caches([tokens[n].head for n in group])
+            while batch := list(islice(found, self.batch_size)):
+                yield [group[n] for n, _ in batch], [cache for _, cache in batch]
+
+    def _caches(self, heads: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, SinkCache]]:
+        """The cache after each head, in an order of its own.
+
+        Goes down the tree that the heads form, smallest branches first, so that few caches wait at a time:
+        no more than the binary logarithm of the number of heads.
+        """
+        waiting = [(range(len(heads)), 0, SinkCache(decoder(self.student)._swa.layers), True)]
+        while waiting:
+            group, read, cache, is_last = waiting.pop()
+            cache = cache if is_last else cache.fork(_ROW)
+            shared = common(*(heads[n] for n in group))
+            self._extend(cache, heads[group[0]][read:shared])
+            branches = defaultdict(list)
+            for n in group:
+                branches[heads[n][shared : shared + 1]].append(n)
+            for n in branches.pop((), []):
+                yield n, cache.fork(_ROW)
+            largest_first = sorted(branches.values(), key=len, reverse=True)
+            waiting += [(branch, shared, cache, n == 0) for n, branch in enumerate(largest_first)]
+
+    def _extend(self, cache: SinkCache, tokens: tuple[int, ...]) -> None:
+        for start in range(0, len(tokens), self.chunk_tokens):
+            ids = torch.tensor([tokens[start : start + self.chunk_tokens]], device=self.student.device)
+            self.student(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
+
+    def _batch(self, questions: list[Question], tokens: list[_Tokens], cache: SinkCache) -> list[Reply]:
         ids, mask = self._left_padded([t.prompt for t in tokens])
-        cache = SinkCache(decoder(self.student)._swa.layers)
-        read = ids.shape[1] - unread
-        for start in range(0, read, self.chunk_tokens):
-            stop = min(start + self.chunk_tokens, read)
-            self._forward(ids[:, start:stop], mask[:, :stop], cache, logits_to_keep=1)
-        scores = self._scores(tokens, unread, mask[:, :read], copy.deepcopy(cache))
+        read = ids.shape[1] - tokens[0].unread
+        copied = cache.fork(torch.arange(len(tokens)))
+        scores = self._scores(tokens, mask[:, :read], copied)
         texts = self._generate(questions, ids, mask, cache)
         return [Reply(*text, *score) for text, score in zip(texts, scores, strict=True)]
 
@@ -177,11 +217,9 @@ class Reader:
         mask = None if bool(mask.all()) else mask
         return self.student(input_ids=ids, attention_mask=mask, cache=cache, use_cache=True, **options).logits
 
-    def _scores(
-        self, tokens: list[_Tokens], unread: int, mask: Tensor, cache: SinkCache
-    ) -> list[tuple[float, int]]:
+    def _scores(self, tokens: list[_Tokens], mask: Tensor, cache: SinkCache) -> list[tuple[float, int]]:
         """(log-likelihood of the answer, its tokens) of each row, read after what `cache` holds."""
-        tails = [t.whole[len(t.prompt) - unread :] for t in tokens]
+        tails = [t.whole[len(t.head) :] for t in tokens]
         width = max(map(len, tails)) - 1
         ids, real = torch.full((len(tails), width), self._pad), torch.zeros(len(tails), width)
         for n, tail in enumerate(tails):
@@ -190,7 +228,7 @@ class Reader:
         logits = self._forward(ids.to(mask.device), mask, cache).float()
         found = []
         for t, tail, row in zip(tokens, tails, logits, strict=True):
-            start = t.shared - (len(t.prompt) - unread)
+            start = t.shared - len(t.head)
             wanted = torch.tensor(tail[start:], device=row.device)
             logs = row[start - 1 : len(tail) - 1].log_softmax(-1)
             found.append((float(logs.gather(-1, wanted[:, None]).sum()), len(wanted)))
