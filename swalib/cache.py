@@ -94,6 +94,13 @@ class SinkLayer(CacheLayerMixin):
             self.keys[:, :, slot] = key_states[:, :, 0]
             self.values[:, :, slot] = value_states[:, :, 0]
             return
+        if t == 1:
+            row = (left_padding <= start).nonzero()[:, 0]
+            slot = slot_of(start - left_padding[row], self.spec).to(self.keys.device)
+            row = row.to(self.keys.device)
+            self.keys[row, :, slot] = key_states[row, :, 0]
+            self.values[row, :, slot] = value_states[row, :, 0]
+            return
         rows = [(slice(None), 0)]
         if left_padding is not None:
             rows = [(slice(row, row + 1), int(padding)) for row, padding in enumerate(left_padding)]
