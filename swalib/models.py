@@ -1,26 +1,26 @@
 """Which models are measured? Real ones by name, from wheels, the hub or a folder; tiny seeded ones."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GgufConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 
 from swalib.embedded import MODELS, Embedded
 from swalib.tiny import FAMILIES, character_tokenizer, seeded_id, tiny
 from swalib.wheels import DataUnavailable, cache_folder, exclusive, fetch, sha256_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["MODELS", "DataUnavailable", "Loaded", "encode", "load", "tiny", "weights_id"]
 
@@ -137,7 +137,10 @@ def _dense_copy(entry: Embedded) -> Path:
                 gguf = fetch(entry.asset)
                 # Without dequantize the model keeps packed weights and cannot be saved.
                 model, tokenizer = _from_pretrained(
-                    gguf.parent, torch.float32, gguf.name, quantization_config=GgufConfig(dequantize=True)
+                    gguf.parent,
+                    torch.float32,
+                    gguf.name,
+                    quantization_config=transformers.GgufConfig(dequantize=True),
                 )
                 model.save_pretrained(partial / "dense")
                 tokenizer.save_pretrained(partial / "dense")
@@ -178,8 +181,8 @@ def _from_pretrained(
     **options: object,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     where = {"gguf_file": gguf_file, "revision": revision}
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **where, **options)
-    return model, AutoTokenizer.from_pretrained(place, **where)
+    model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **where, **options)
+    return model, transformers.AutoTokenizer.from_pretrained(place, **where)
 
 
 def _bos(name: str, tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -1,13 +1,19 @@
 """What is the smallest model with every part that matters here? Grouped queries, odd sizes, local layers."""
 
+from __future__ import annotations
+
 import copy
 import hashlib
 import json
 import string
+from typing import TYPE_CHECKING
 
 import torch
+import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 VOCABULARY = [*sorted(string.printable[:95]), "\n", "�"]
 
@@ -137,8 +143,8 @@ def tiny(family: str = "llama", seed: int = 0, **config_overrides: object) -> Pr
     """
     model_type, settings = _settings(family, config_overrides)
     with torch.random.fork_rng(devices=[]):
-        config = AutoConfig.for_model(model_type, **copy.deepcopy(settings))
-        model = AutoModelForCausalLM.from_config(
+        config = transformers.AutoConfig.for_model(model_type, **copy.deepcopy(settings))
+        model = transformers.AutoModelForCausalLM.from_config(
             config,
             dtype=torch.float32,
             experts_implementation="eager",  # the only one in float64
@@ -166,7 +172,9 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=unknown, pad_token=unknown)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token=unknown, pad_token=unknown
+    )
 
 
 def _settings(family: str, overrides: dict[str, object]) -> tuple[str, dict[str, object]]:

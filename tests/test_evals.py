@@ -156,7 +156,7 @@ def test_nothing_is_measured_when_the_canary_dies(text_file, monkeypatch):
     def dies(*_):
         raise NotApplied("layer 0: the mask is not applied")
 
-    monkeypatch.setattr(bench, "assert_applied", dies)
+    monkeypatch.setattr(bench.swalib, "assert_applied", dies)
     with pytest.raises(NotApplied):
         perplexity.Cell("tiny-llama", text_file, SWA(8, 2), 64, 1).compute()
 

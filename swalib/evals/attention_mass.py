@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from swalib import data, models, results
 from swalib.evals.bench import proven, resident
 from swalib.evals.perplexity import pieces
 from swalib.results import Measured, Value
 from swalib.spec import Full
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 COUNTED = (1, 2, 4, 8, 16)  # how many first tokens are counted as sinks
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedModel
 
+import swalib
 from swalib import models
-from swalib.canary import assert_applied
-from swalib.hf import applied
 from swalib.models import Loaded
 from swalib.spec import Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # Of one core, for a model of about 135M parameters; only for estimates.
 SECONDS_PER_TOKEN = 0.006
@@ -34,9 +36,9 @@ def resident(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32)
 @contextmanager
 def proven(loaded: Loaded, spec: Spec, impl: str = "sdpa") -> Iterator[PreTrainedModel]:
     """As `applied`, after `assert_applied` passed: once per process for the same weights, spec and impl."""
-    with applied(loaded.model, spec, impl) as student:
+    with swalib.applied(loaded.model, spec, impl) as student:
         key = (loaded.weights, loaded.model.dtype, spec, impl)
         if key not in _proven:
-            assert_applied(student, spec)
+            swalib.assert_applied(student, spec)
             _proven.add(key)
         yield student

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
+import swalib
 from swalib import data, models, results
 from swalib.cache import SinkCache
 from swalib.evals.bench import proven, resident
 from swalib.evals.perplexity import pieces, spec_columns, summarise, token_losses
-from swalib.hf import layer_specs, under
 from swalib.results import Measured
 from swalib.spec import SWA, Full
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 VARIANTS = ("full", "masked", "dense")  # dense: prefill under full attention, then evict
 
@@ -39,10 +42,10 @@ def dense_prefill(teacher: PreTrainedModel, ids: Tensor, spec: SWA) -> SinkCache
     """
     if spec.positions != "text":
         raise ValueError('a dense prefill leaves keys rotated at their text positions: use positions="text"')
-    dense = under(teacher, Full())
+    dense = swalib.under(teacher, Full())
     everything = dense.base_model(input_ids=ids, use_cache=True).cache
-    kept = SinkCache(layer_specs(teacher, spec))
-    native = layer_specs(teacher, Full())
+    kept = SinkCache(swalib.layer_specs(teacher, spec))
+    native = swalib.layer_specs(teacher, Full())
     for layer, (local, full) in enumerate(zip(native, everything.layers, strict=True)):
         if isinstance(local, SWA):
             kept.layers[layer] = full

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from swalib import data, models, results
 from swalib.evals.bench import SECONDS_PER_NEW_TOKEN, SECONDS_PER_TOKEN, proven, resident
@@ -26,6 +26,9 @@ from swalib.evals.written import TASKS, answered, items
 from swalib.models import Loaded
 from swalib.results import Measured, Value
 from swalib.spec import SWA, Full
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 GRAM = 4  # tokens of the n-grams whose repetition is counted
 

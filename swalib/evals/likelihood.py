@@ -12,14 +12,16 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from swalib.cache import SinkCache
 from swalib.families import decoder, is_student
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SHORTEST_HEADER = 32  # tokens: a shorter one costs more to copy than to read again
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,13 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from swalib import data, models, results
 from swalib.evals.bench import SECONDS_PER_TOKEN, proven, resident
 from swalib.models import Loaded
 from swalib.results import Measured, Value
 from swalib.spec import SWA, Full
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 FIRST_SCORED = (
     256  # tokens of a piece that only serve as context, so that every window up to 256 has begun to slide

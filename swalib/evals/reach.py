@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,14 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
+import swalib
 from swalib import data, masks, models, results
 from swalib.evals.bench import SECONDS_PER_TOKEN, proven, resident
 from swalib.evals.perplexity import pieces, spec_columns
-from swalib.hf import layer_specs
 from swalib.results import Measured, Value
 from swalib.spec import SWA, Full, PerHead, Spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 KINDS = ("shift", "ablate", "gradient")
 
@@ -215,7 +218,7 @@ class Cell:
         texts = pieces(loaded, data.text(self.text), self.context_tokens, self.n)
         with proven(loaded, self.spec, self.impl) as student:
             rows = [self._by_distance(student, ids[None], n) for n, ids in enumerate(texts)]
-            layers = layer_specs(student, self.spec)
+            layers = swalib.layer_specs(student, self.spec)
         found = {name: torch.stack([row[name] for row in rows]).float().cpu().numpy() for name in rows[0]}
         return Measured(_values(found, layers, self), found)
 

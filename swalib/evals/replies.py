@@ -11,17 +11,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteria, StoppingCriteriaList
 
 from swalib import models
 from swalib.cache import SinkCache
 from swalib.evals.likelihood import common
 from swalib.families import decoder, is_student
 from swalib.models import Loaded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,9 @@ class Reader:
         self._check_room(tokens)
         replies: dict[int, Reply] = {}
         for batch, caches in self._batches(tokens):
-            asked = [questions[n] for n in batch]
-            found = self._batch(asked, [tokens[n] for n in batch], SinkCache.joined(caches))
+            cache = SinkCache.joined(caches)
+            caches.clear()
+            found = self._batch([questions[n] for n in batch], [tokens[n] for n in batch], cache)
             replies.update(zip(batch, found, strict=True))
             if progress is not None:
                 progress.update(len(batch))
@@ -195,8 +199,7 @@ class Reader:
     def _batch(self, questions: list[Question], tokens: list[_Tokens], cache: SinkCache) -> list[Reply]:
         ids, mask = self._left_padded([t.prompt for t in tokens])
         read = ids.shape[1] - tokens[0].unread
-        copied = cache.fork(torch.arange(len(tokens)))
-        scores = self._scores(tokens, mask[:, :read], copied)
+        scores = self._scores(tokens, mask[:, :read], cache.fork(torch.arange(len(tokens))))
         texts = self._generate(questions, ids, mask, cache)
         return [Reply(*text, *score) for text, score in zip(texts, scores, strict=True)]
 

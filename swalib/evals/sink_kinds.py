@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from swalib import data, results
 from swalib.evals import perplexity
@@ -26,6 +26,9 @@ from swalib.families import attention_modules
 from swalib.models import Loaded
 from swalib.results import Measured
 from swalib.spec import SWA, Full
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 EARLY_TOKENS = 64  # random sinks are drawn from the first so many, the very first excluded
 

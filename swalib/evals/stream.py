@@ -6,19 +6,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from swalib import data, models, results
 from swalib.evals.bench import proven, resident
 from swalib.evals.perplexity import head_losses, spec_columns, summarise
 from swalib.results import Measured, Value
 from swalib.spec import SWA, Full
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Stream(NamedTuple):

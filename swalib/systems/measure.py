@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from swalib.results import Measured, Value
 from swalib.spec import MixerConfig
@@ -15,6 +15,9 @@ from swalib.systems import counters, toy
 from swalib.systems.cost import Attention, Shape, state_bytes, weight_bytes
 from swalib.systems.kinds import FAMILIES, Kind
 from swalib.systems.machine import available_bytes, seconds
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TASKS = ("decode", "prefill")
 WARM_UP = {"decode": 3, "prefill": 0}  # beside the call that memory is measured in

@@ -6,17 +6,20 @@ import hashlib
 import json
 from dataclasses import asdict
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+import transformers
 
+import swalib
 from swalib.cache import SinkCache, SinkLayer
-from swalib.convert import convert
-from swalib.hf import layer_specs, under
 from swalib.linear.mixer import MixerLayer
 from swalib.spec import MixerConfig
 from swalib.systems.cost import Shape, dtype_bytes
 from swalib.systems.kinds import Kind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 LONGEST_TOKENS = 1 << 20
 BLOCK = 4096  # random keys, repeated where a cache holds more
@@ -37,7 +40,7 @@ def model(shape: Shape, dtype: str = "float32", device: str = "cpu", seed: int =
         ValueError: a dtype that `cost.dtype_bytes` does not know.
     """
     dtype_bytes(dtype)
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=shape.vocab,
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,
@@ -51,7 +54,7 @@ def model(shape: Shape, dtype: str = "float32", device: str = "cpu", seed: int =
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config).to(device, getattr(torch, dtype)).eval()
+        return transformers.LlamaForCausalLM(config).to(device, getattr(torch, dtype)).eval()
 
 
 def student(
@@ -65,10 +68,10 @@ def student(
     """
     spec = kind.spec(room_tokens)
     if not isinstance(spec, MixerConfig):
-        return under(teacher, spec, impl)
+        return swalib.under(teacher, spec, impl)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return convert(teacher, spec, impl)
+        return swalib.convert(teacher, spec, impl)
 
 
 @torch.inference_mode()
@@ -81,7 +84,7 @@ def filled_cache(student: PreTrainedModel, context_tokens: int, batch: int = 1, 
     """
     if context_tokens < 1:
         raise ValueError(f"a cache is filled with at least 1 token, got {context_tokens}")
-    cache = SinkCache(layer_specs(student, student.model._swa.spec))
+    cache = SinkCache(swalib.layer_specs(student, student.model._swa.spec))
     generator = torch.Generator(student.device).manual_seed(seed)
     if any(isinstance(layer, MixerLayer) for layer in cache.layers):
         return _read(student, cache, context_tokens, batch, generator)
