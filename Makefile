@@ -4,6 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Python compiles what is imported, once, instead of pip everything, or each process anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 book: $(READY)
 	@$(BIN)/swa book
@@ -27,5 +29,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "swalib needs Python 3.11 or newer: make PYTHON=python3.11")'
 	@echo "setting up .venv: a minute or two with a warm package cache"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[book,eval,test]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[book,eval,test]'
 	@touch $(READY)
