@@ -228,6 +228,11 @@ def test_a_fact_is_within_if_the_window_reaches_its_first_token():
     told = babilong_facts.words(found, "m", SWA(256, 4))
     assert (told["near"], told["near_tokens"], told["facts_n"]) == ("50 %", "512", "2")
     assert babilong_facts.words(found, "other", SWA(256, 4))["far"] == "not measured yet"
+    more = [("m", task, 1024, 0, first, 20) for task, first in (("qa1", 9), ("qa2", 999))]
+    more += [("m", "qa2", 512, 0, 9, 9), ("m", "qa1", 2048, 0, 999, 999)]  # at 2,048 a task is missing
+    both = pd.concat([found, pd.DataFrame(more, columns=babilong_facts.COLUMNS)])
+    told = babilong_facts.words(both, "m", SWA(256, 4))
+    assert (told["near"], told["far"], told["far_tokens"], told["facts_n"]) == ("67 %", "50 %", "1,024", "5")
 
 
 # ---- the released wording.
