@@ -140,6 +140,15 @@ def test_silence_is_said_where_full_attention_finds_nothing():
     assert "no signal" not in str(data["says"]["values"]["says|found|s_niah_1|m1|text|256|4"])
 
 
+def test_a_length_at_which_full_attention_is_not_measured_is_not_called_silent():
+    known = ~((ITEMS["context_tokens"] == 2048) & ITEMS["window"].isna())
+    data = scores(scores=niah_summary.scores(ITEMS[known])).data
+    assert data["note"]["values"] == {}
+    said = str(data["says"]["values"]["says|found|s_niah_3|m1|text|256|4"])
+    assert "full attention not measured there yet" in said
+    assert "no signal" not in said
+
+
 def test_the_null_is_that_of_the_same_items():
     line = scores().data["values"]["answer|found|s_niah_1|m1|256|4"]
     own = ITEMS[(ITEMS["task"] == "s_niah_1") & (ITEMS["window"] == 256) & (ITEMS["sinks"] == 4)]

@@ -96,8 +96,8 @@ def scores(items: pd.DataFrame) -> pd.DataFrame:
         found_low, found_high (Wilson), loglikelihood, loglikelihood_low, loglikelihood_high (nats a token of
         the answer, mean ± 1.96 standard errors), null_from_question, null_from_answer (shares of the same
         items), inside, inside_n, outside, outside_n (needles found, and all, of those that the null model
-        finds from before the question, and of the others), signal (whether full attention finds any needle at
-        that length).
+        finds from before the question, and of the others), signal (whether full attention is known to find
+        any needle at that length).
     """
     about = ["model", "window", "sinks", "positions", "task", "context_tokens", "defined"]
     keyed = items.groupby(about, sort=False, dropna=False)

@@ -183,9 +183,12 @@ def _words(
         coloured(method, parts.value(last, measure)),
         f", n = {last['n']}",
     ]
-    for row in full[full["context_tokens"] == last["context_tokens"]].to_dict("records"):
+    beside = full[full["context_tokens"] == last["context_tokens"]].to_dict("records")
+    for row in beside:
         told += ["; full attention ", coloured("full", parts.value(row, measure))]
-    if not last["signal"]:
+    if not beside:
+        told.append("; full attention not measured there yet")
+    elif not last["signal"]:
         told.append("; full attention finds nothing there: no signal")
     if missing:
         told += [
