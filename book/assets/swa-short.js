@@ -257,7 +257,8 @@
     const layout = SWA.layout(el, theme, {
       margin: { l: 52, r: 16, t: 26, b: 48 }, bargap: 0,
       xaxis: {
-        title: { text: "tokens that attend, in the item's longest row (log scale)" }, tickvals: kept,
+        title: { text: isNarrow(el) ? "tokens of the longest row (log)" : "tokens that attend, in the item's longest row (log scale)" },
+        tickvals: kept,
         ticktext: kept.map((one) => whole(2 ** one)), range: [first - 1, power(data.top) + 0.1], tickangle: 0,
       },
       yaxis: { title: { text: "items" }, rangemode: "tozero" },
