@@ -226,13 +226,15 @@ def test_a_fact_is_within_if_the_window_reaches_its_first_token():
     assert shares["within"].tolist() == [0.0, 1.0, 0.5]
     assert babilong_facts.within(found, [256], [4], "last")["within"].tolist() == [1.0]
     told = babilong_facts.words(found, "m", SWA(256, 4))
-    assert (told["near"], told["near_tokens"], told["facts_n"]) == ("50 %", "512", "2")
-    assert babilong_facts.words(found, "other", SWA(256, 4))["far"] == "not measured yet"
+    assert told == {"inside": "50 % of the items at 512 tokens", "facts_n": "2"}
+    told = babilong_facts.words(found, "other", SWA(256, 4))
+    assert told == {"inside": "not measured yet", "facts_n": "0"}
     more = [("m", task, 1024, 0, first, 20) for task, first in (("qa1", 9), ("qa2", 999))]
     more += [("m", "qa2", 512, 0, 9, 9), ("m", "qa1", 2048, 0, 999, 999)]  # at 2,048 a task is missing
     both = pd.concat([found, pd.DataFrame(more, columns=babilong_facts.COLUMNS)])
     told = babilong_facts.words(both, "m", SWA(256, 4))
-    assert (told["near"], told["far"], told["far_tokens"], told["facts_n"]) == ("67 %", "50 %", "1,024", "5")
+    said = "67 % of the items at 512 tokens, 50 % of the items at 1,024 tokens"
+    assert told == {"inside": said, "facts_n": "5"}
 
 
 # ---- the released wording.

@@ -119,16 +119,12 @@ def within(
 def words(found: pd.DataFrame, model: str, spec: SWA) -> dict[str, str]:
     """What a text says of one model and window, by name, or "not measured yet".
 
-    `near`, `far`: the share of all tasks' items with every needed fact in the window, at the shortest and the
-    longest context that has them all, `near_tokens` and `far_tokens`. `facts_n`: items of these contexts.
+    `inside`: the share of all tasks' items with every needed fact in the window, at each context that has
+    items of them all. `facts_n`: those items.
     """
     own = found[found["model"] == model]
-    told = dict.fromkeys(("near", "far", "near_tokens", "far_tokens"), UNKNOWN) | {"facts_n": "0"}
-    if own.empty:
-        return told
     tasks = own.groupby("context_tokens")["task"].transform("nunique")
     own = own[tasks == tasks.max()]
     shares = (own["first"] <= spec.window - spec.sinks).groupby(own["context_tokens"]).mean()
-    for name, length in (("near", shares.index.min()), ("far", shares.index.max())):
-        told |= {name: f"{100 * shares[length]:.0f} %", f"{name}_tokens": f"{length:,}"}
-    return told | {"facts_n": str(len(own))}
+    told = [f"{100 * share:.0f} % of the items at {length:,} tokens" for length, share in shares.items()]
+    return {"inside": ", ".join(told) or UNKNOWN, "facts_n": str(len(own))}
