@@ -226,6 +226,11 @@ def test_words_count_both_sides_of_the_window():
     told = niah_summary.words(SCORES, "m1", 64, 4)
     assert told["student"] == told["outside"] == "not measured yet"
     assert told["full"].startswith("90 % (82 to 95) at 512 tokens")
+    assert "2,048" in told["full"]
+    rest = ITEMS[(ITEMS["task"] != "s_niah_2") | (ITEMS["context_tokens"] != 2048)]
+    told = niah_summary.words(niah_summary.scores(rest), "m1", 256, 4)
+    assert "2,048" not in told["full"] + told["student"]  # not all tasks are known there
+    assert "1,024" in told["full"]
 
 
 def test_a_window_that_holds_the_text_is_full_attention_unmeasured(monkeypatch):

@@ -149,10 +149,10 @@ def words(table: pd.DataFrame, model: str, window: int, sinks: int) -> dict[str,
         table: of `scores`.
 
     Returns:
-        `full` and `student` (needles found, all tasks together, by length), `inside` and `outside` (of the
-        needles that the window shows, and of the others, at lengths above w), `found` and `null_from_answer`
-        (of all at these lengths), `silent` (tasks and lengths
-        without signal), `verdict` (a sentence).
+        `full` and `student` (needles found, all tasks together, by length, where all are measured), `inside`
+        and `outside` (of the needles that the window shows, and of the others, at lengths above w), `found`
+        and `null_from_answer` (of all at these lengths), `silent` (tasks and lengths without signal),
+        `verdict` (a sentence).
     """
     own = table[(table["model"] == model) & (table["positions"] == "text")]
     full = own[own["window"].isna()]
@@ -190,8 +190,8 @@ def _of(hits: float, n: int) -> str:
 
 
 def _by_length(rows: pd.DataFrame) -> str:
-    parts = []
-    for length, own in rows.groupby("context_tokens"):
+    parts, tasks = [], rows.groupby("context_tokens")["task"].transform("nunique")
+    for length, own in rows[tasks == tasks.max()].groupby("context_tokens"):
         n, hits = int(own["n"].sum()), float((own["n"] * own["found"]).sum())
         low, high = (100 * end for end in wilson(hits / n, n)[1:])
         parts.append(f"{100 * hits / n:.0f} % ({low:.0f} to {high:.0f}) at {length:,} tokens")
