@@ -124,9 +124,9 @@ class Reader:
         tokens = [self._tokens(question) for question in questions]
         self._check_room(tokens)
         replies: dict[int, Reply] = {}
-        for batch, caches in self._batches(tokens):
-            cache = SinkCache.joined(caches)
-            caches.clear()
+        for pairs in self._batches(tokens):
+            batch, cache = [n for n, _ in pairs], SinkCache.joined([cache for _, cache in pairs])
+            pairs.clear()  # the joined cache is a copy of them all
             found = self._batch([questions[n] for n in batch], [tokens[n] for n in batch], cache)
             replies.update(zip(batch, found, strict=True))
             if progress is not None:
@@ -159,8 +159,8 @@ class Reader:
                 + ("" if swa.longest_text is not None else ', positions="cache", or beyond=True')
             )
 
-    def _batches(self, tokens: Sequence[_Tokens]) -> Iterator[tuple[list[int], list[SinkCache]]]:
-        """Numbers of questions with equally many unread tokens, and the cache of each after its head."""
+    def _batches(self, tokens: Sequence[_Tokens]) -> Iterator[list[tuple[int, SinkCache]]]:
+        """Numbers of questions with equally many unread tokens, each with its cache after its head."""
 
         def alike(n: int) -> tuple[int, bool]:
             return tokens[n].unread, bool(tokens[n].head)
@@ -168,8 +168,8 @@ class Reader:
         for _, group in groupby(sorted(range(len(tokens)), key=alike), key=alike):
             group = list(group)
             found = self._caches([tokens[n].head for n in group])
-            while batch := list(islice(found, self.batch_size)):
-                yield [group[n] for n, _ in batch], [cache for _, cache in batch]
+            while pairs := [(group[n], cache) for n, cache in islice(found, self.batch_size)]:
+                yield pairs
 
     def _caches(self, heads: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, SinkCache]]:
         """The cache after each head, in an order of its own.
