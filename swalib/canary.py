@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from swalib.cache import SinkCache, SinkLayer
+from swalib.cache import SinkCache
 from swalib.families import attention_modules, decoder
 from swalib.hf import check_supported, layer_specs
 from swalib.linear.mixer import Mixer
+from swalib.sink_layer import SinkLayer
 from swalib.spec import SWA, Full, MixerConfig, PerHead, Spec
 from swalib.step import Step
 

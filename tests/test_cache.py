@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from swalib import SWA, Full, PerLayer, SinkCache, applied, convert, under
-from swalib.cache import SinkLayer
 from swalib.linear.qlinatt import QLinAttConfig
+from swalib.sink_layer import SinkLayer
 from swalib.slots import slot_of, slot_positions
 from swalib.step import Step, left_padding
 

@@ -9,8 +9,8 @@ from oracle import bloom, model
 
 from swalib import SWA, Full, PerLayer, applied, assert_applied, under
 from swalib.attention import sdpa
-from swalib.cache import SinkLayer
 from swalib.canary import NotApplied
+from swalib.sink_layer import SinkLayer
 from swalib.step import Step
 
 A = SWA(11, 3)

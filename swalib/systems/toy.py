@@ -12,8 +12,9 @@ import torch
 import transformers
 
 import swalib
-from swalib.cache import SinkCache, SinkLayer
+from swalib.cache import SinkCache
 from swalib.linear.mixer import MixerLayer
+from swalib.sink_layer import SinkLayer
 from swalib.spec import MixerConfig
 from swalib.systems.cost import Shape, dtype_bytes
 from swalib.systems.kinds import Kind
