@@ -10,7 +10,7 @@ import short_small
 from short_small import WINDOWS
 
 from swalib import SWA, results
-from swalib.evals import harness, recovery, short_items, short_summary
+from swalib.evals import harness, recovery, short_items, short_models, short_summary
 from swalib.evals.recovery import CHANCE
 from swalib.evals.short_summary import AVERAGE6, SIGNAL_AVERAGE
 from swalib.results import MissingResult
@@ -161,6 +161,32 @@ def test_words_hold_the_numbers_or_say_that_they_are_missing():
         "not measured yet"
     }
     assert not {"nan", "inf"} & set(" ".join(words.values()).split())
+
+
+def test_the_table_of_models_holds_paired_differences_of_those_with_six_tasks():
+    table = short_models.table(ITEMS, FOUND, [16, 64, 256, 999], 4, draws=500)
+    assert list(table["model"]) == ["m1"]  # m2 lacks a task
+    row = table.iloc[0]
+    score = FOUND.teacher("m1", AVERAGE6, 5)
+    assert row["full attention, %"].startswith(f"{100 * score.value:.1f} (")
+    assert row["no signal"] == short_summary.silent(FOUND.teachers, "m1", 5)
+    for w in (16, 64, 256):
+        own = chosen("m1", 5, w, 4)
+        change = own["correct"] * 1.0 - (own["teacher"] == own["gold"])
+        mean = 100 * change.groupby(own["task"]).mean().mean()
+        value, low, _, high = row[f"SWA({w}, 4) − full, points"].replace("−", "-").strip(")").split()
+        assert float(value) == pytest.approx(mean, abs=0.051)
+        # A normal interval over tasks' own variances says nearly the same as the bootstrap.
+        half = 196 * np.sqrt(change.groupby(own["task"]).var(ddof=0).sum() / 60) / 6
+        assert float(low.strip("(")) == pytest.approx(mean - half, abs=1)
+        assert float(high) == pytest.approx(mean + half, abs=1)
+    assert row["SWA(999, 4) − full, points"] == "not measured yet"
+
+
+def test_the_table_of_models_without_models_keeps_its_columns():
+    table = short_models.table(ITEMS[ITEMS["shots"] == 0], FOUND, [64], 4)
+    assert table.empty
+    assert "SWA(64, 4) − full, points" in table.columns
 
 
 # ---- What is stored.

@@ -90,7 +90,7 @@ def _groups(full: Mapping[str, pd.DataFrame], draws: int, seed: int) -> Iterator
 def _teacher(tasks: tuple[str, ...], name: str, full: Mapping, draws: int, seed: int) -> dict:
     parts = [full[task] for task in tasks]
     chance = float(np.mean([CHANCE[task] for task in tasks]))
-    seen, drawn = _means(parts, draws, seed)
+    seen, drawn = resampled(parts, draws, seed)
     score = interval(seen[1], drawn[:, 1])
     row = {"task": name, "n": sum(map(len, parts)), "tasks": tasks, "score": score.value}
     row |= {"low": score.low, "high": score.high, "chance": chance, "majority": np.nan, "letter_bias": np.nan}
@@ -108,7 +108,7 @@ def _measured(own: pd.DataFrame, teachers: Sequence[dict], draws: int, seed: int
         if not set(teacher["tasks"]) <= set(by_task):
             continue
         parts = [by_task[task] for task in teacher["tasks"]]
-        seen, drawn = _means(parts, draws, seed)
+        seen, drawn = resampled(parts, draws, seed)
         row = {"task": teacher["task"], "n": sum(map(len, parts))}
         for measure in MEASURES:
             value, low, high = _interval(measure, seen, drawn, teacher)
@@ -126,7 +126,7 @@ def _interval(measure: str, seen: np.ndarray, drawn: np.ndarray, teacher: Mappin
     return interval(ratio(seen[:2]), ratio(drawn[:, :2]))
 
 
-def _means(parts: Sequence[pd.DataFrame], draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def resampled(parts: Sequence[pd.DataFrame], draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Means over tasks of student's score, teacher's score and sameness: [3], and resampled [draws, 3]."""
     rng = np.random.default_rng(seed)
     tables = [_table(part) for part in parts]
@@ -249,7 +249,7 @@ def words(found: Summary, share: pd.DataFrame, model: str, window: int, sinks: i
             f"{name}_{n}": in_percent(found.of(model, SIGNAL_AVERAGE, n, window, sinks, measure))
             for name, measure in kinds.items()
         }
-        told[f"silent_{n}"] = _silent(found.teachers, model, n)
+        told[f"silent_{n}"] = silent(found.teachers, model, n)
         chosen = share.query("model == @model and task == @ALL_ITEMS and shots == @n and window == @window")
         told[f"longer_{n}"] = f"{100 * chosen['share'].iloc[0]:.0f} %" if len(chosen) else UNKNOWN
     return told
@@ -262,7 +262,8 @@ def in_percent(found: Interval) -> str:
     return f"{100 * found.value:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"
 
 
-def _silent(teachers: pd.DataFrame, model: str, shots: int) -> str:
+def silent(teachers: pd.DataFrame, model: str, shots: int) -> str:
+    """Labels of the tasks in which a model's full attention is at chance; `teachers` as in `Summary`."""
     own = teachers[(teachers["model"] == model) & (teachers["shots"] == shots)]
     own = own[own["task"].isin(list(CHANCE))]
     if own.empty:

@@ -1,0 +1,62 @@
+"""Does a window cost other models as little? A table of the six short tasks, a row for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from swalib.evals.recovery import CHANCE
+from swalib.evals.resampling import DRAWS, Interval, interval
+from swalib.evals.short_summary import AVERAGE6, UNKNOWN, Summary, resampled, silent
+
+
+def table(
+    items: pd.DataFrame,
+    found: Summary,
+    windows: Sequence[int],
+    sinks: int,
+    shots: int = 5,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Full attention's mean over the six tasks, and what each SWA(w, sinks) adds to it, model by model.
+
+    Args:
+        items, found: as `short_items.gather_all` returns them, and `short_summary.summarise` of them.
+
+    Returns:
+        As text, a row for each model that has all six tasks under full attention: model, items (a task),
+        "full attention, %", "SWA(w, s) − full, points" for each window, with 95 % intervals over items
+        (paired, resampled within tasks), and "no signal" (tasks). What is missing says "not measured yet".
+    """
+    named = {f"SWA({w}, {sinks}) − full, points": w for w in windows}
+    rows = []
+    for model in dict.fromkeys(items["model"]):
+        own = items[(items["model"] == model) & (items["shots"] == shots)]
+        full = own[own["window"].isna()]
+        if set(full["task"]) != set(CHANCE):
+            continue
+        row = {"model": model, "items": f"{full.groupby('task').size().min()} a task"}
+        row["full attention, %"] = _points(found.teacher(model, AVERAGE6, shots), "")
+        for name, w in named.items():
+            student = own[((own["window"] == w) & (own["sinks"] == sinks)).fillna(False).astype(bool)]
+            row[name] = _points(_difference(student, draws, seed), "+")
+        rows.append(row | {"no signal": silent(found.teachers, model, shots)})
+    return pd.DataFrame(rows, columns=["model", "items", "full attention, %", *named, "no signal"])
+
+
+def _difference(student: pd.DataFrame, draws: int, seed: int) -> Interval:
+    """Student minus teacher, averaged over the six tasks; all NaN where one is missing."""
+    if set(student["task"]) != set(CHANCE):
+        return Interval(np.nan, np.nan, np.nan)
+    seen, drawn = resampled([one for _, one in student.groupby("task", sort=False)], draws, seed)
+    return interval(seen[0] - seen[1], drawn[:, 0] - drawn[:, 1])
+
+
+def _points(found: Interval, sign: str) -> str:
+    if np.isnan(found.value):
+        return UNKNOWN
+    value, low, high = (f"{100 * x:{sign}.1f}".replace("-", "−") for x in found)
+    return f"{value} ({low} to {high})"
