@@ -227,6 +227,11 @@ def test_words_count_both_sides_of_the_window():
     assert told["student"] == told["outside"] == "not measured yet"
     assert told["full"].startswith("90 % (82 to 95) at 512 tokens")
     assert "2,048" in told["full"]
+    sizes = ITEMS.groupby(["task", "context_tokens", "window", "sinks", "positions"], dropna=False).size()
+    assert told["items"] == str(sizes.max())
+    fewer = ITEMS.drop(ITEMS[ITEMS["context_tokens"] == 512].index[::2])
+    mixed = niah_summary.words(niah_summary.scores(fewer), "m1", 256, 4)["items"].split(" to ")
+    assert int(mixed[0]) < int(mixed[1]) == sizes.max()
     rest = ITEMS[(ITEMS["task"] != "s_niah_2") | (ITEMS["context_tokens"] != 2048)]
     told = niah_summary.words(niah_summary.scores(rest), "m1", 256, 4)
     assert "2,048" not in told["full"] + told["student"]  # not all tasks are known there

@@ -151,8 +151,8 @@ def words(table: pd.DataFrame, model: str, window: int, sinks: int) -> dict[str,
     Returns:
         `full` and `student` (needles found, all tasks together, by length, where all are measured), `inside`
         and `outside` (of the needles that the window shows, and of the others, at lengths above w), `found`
-        and `null_from_answer` (of all at these lengths), `silent` (tasks and lengths without signal),
-        `verdict` (a sentence).
+        and `null_from_answer` (of all at these lengths), `items` (of a task at a length, the fewest and the
+        most), `silent` (tasks and lengths without signal), `verdict` (a sentence).
     """
     own = table[(table["model"] == model) & (table["positions"] == "text")]
     full = own[own["window"].isna()]
@@ -165,6 +165,8 @@ def words(table: pd.DataFrame, model: str, window: int, sinks: int) -> dict[str,
     seen = (longer["null_from_answer"] * longer["n"]).sum()
     told["found"] = _of((longer["found"] * longer["n"]).sum(), longer["n"].sum())
     told["null_from_answer"] = _of(seen, longer["n"].sum())
+    sizes = sorted({*full["n"], *student["n"]})
+    told["items"] = " to ".join(str(n) for n in dict.fromkeys([sizes[0], sizes[-1]])) if sizes else UNKNOWN
     told["silent"] = ", ".join(
         f"{TASKS[row['task']]} at {row['context_tokens']:,} tokens" for row in silent.to_dict("records")
     )
