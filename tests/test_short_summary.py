@@ -13,6 +13,7 @@ from swalib import SWA, results
 from swalib.evals import harness, recovery, short_items, short_models, short_summary
 from swalib.evals.recovery import CHANCE
 from swalib.evals.short_summary import AVERAGE6, SIGNAL_AVERAGE
+from swalib.reported import LABELS
 from swalib.results import MissingResult
 
 ITEMS = short_small.items()
@@ -163,13 +164,12 @@ def test_words_hold_the_numbers_or_say_that_they_are_missing():
     assert not {"nan", "inf"} & set(" ".join(words.values()).split())
 
 
-def test_the_table_of_models_holds_paired_differences_of_those_with_six_tasks():
-    table = short_models.table(ITEMS, FOUND, [16, 64, 256, 999], 4, draws=500)
+def test_models_side_by_side_are_paired_differences_over_six_tasks():
+    table = short_models.differences(ITEMS, FOUND, [16, 64, 256, 999], 4, draws=500)
     assert list(table["model"]) == ["m1"]  # m2 lacks a task
     row = table.iloc[0]
     score = FOUND.teacher("m1", AVERAGE6, 5)
     assert row["full attention, %"].startswith(f"{100 * score.value:.1f} (")
-    assert row["no signal"] == short_summary.silent(FOUND.teachers, "m1", 5)
     for w in (16, 64, 256):
         own = chosen("m1", 5, w, 4)
         change = own["correct"] * 1.0 - (own["teacher"] == own["gold"])
@@ -183,10 +183,26 @@ def test_the_table_of_models_holds_paired_differences_of_those_with_six_tasks():
     assert row["SWA(999, 4) − full, points"] == "not measured yet"
 
 
-def test_the_table_of_models_without_models_keeps_its_columns():
-    table = short_models.table(ITEMS[ITEMS["shots"] == 0], FOUND, [64], 4)
+def test_no_model_side_by_side_keeps_the_columns():
+    table = short_models.differences(ITEMS[ITEMS["shots"] == 0], FOUND, [64], 4)
     assert table.empty
     assert "SWA(64, 4) − full, points" in table.columns
+
+
+def test_what_models_keep_is_recovery_above_chance_or_no_signal():
+    table = short_models.kept(FOUND, 64, 4).set_index("model")
+    assert list(table.index) == ["m1", "m2"]
+    assert table.loc["m2", "WinoGrande"] == "not measured yet"
+    silent = FOUND.teachers.query("model == 'm1' and shots == 5 and not signal")["task"]
+    for task in CHANCE:
+        cell = table.loc["m1", LABELS[task]]
+        if task in set(silent):
+            assert cell == "no signal"
+            continue
+        value, low, high = FOUND.of("m1", task, 5, 64, 4, "recovery_above_chance")
+        expected = f"{100 * value:.0f} ({100 * low:.0f} to {100 * high:.0f})"
+        assert cell == expected.replace("-", "−").replace("inf", "∞")
+    assert set(short_models.kept(FOUND, 999, 4).loc[0]) == {"m1", "no signal", "not measured yet"}
 
 
 # ---- What is stored.

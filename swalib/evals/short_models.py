@@ -1,4 +1,4 @@
-"""Does a window cost other models as little? A table of the six short tasks, a row for each model."""
+"""Does a window cost other models as little? Tables of the six short tasks, a row for each model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pandas as pd
 
 from swalib.evals.recovery import CHANCE
 from swalib.evals.resampling import DRAWS, Interval, interval
-from swalib.evals.short_summary import AVERAGE6, UNKNOWN, Summary, resampled, silent
+from swalib.evals.short_summary import AVERAGE6, UNKNOWN, Summary, resampled
+from swalib.reported import LABELS
 
 
-def table(
+def differences(
     items: pd.DataFrame,
     found: Summary,
     windows: Sequence[int],
@@ -28,8 +29,8 @@ def table(
 
     Returns:
         As text, a row for each model that has all six tasks under full attention: model, items (a task),
-        "full attention, %", "SWA(w, s) − full, points" for each window, with 95 % intervals over items
-        (paired, resampled within tasks), and "no signal" (tasks). What is missing says "not measured yet".
+        "full attention, %" and "SWA(w, s) − full, points" for each window, with 95 % intervals over items
+        (paired, resampled within tasks). What is missing says "not measured yet".
     """
     named = {f"SWA({w}, {sinks}) − full, points": w for w in windows}
     rows = []
@@ -39,12 +40,32 @@ def table(
         if set(full["task"]) != set(CHANCE):
             continue
         row = {"model": model, "items": f"{full.groupby('task').size().min()} a task"}
-        row["full attention, %"] = _points(found.teacher(model, AVERAGE6, shots), "")
+        row["full attention, %"] = _text(found.teacher(model, AVERAGE6, shots), ".1f")
         for name, w in named.items():
             student = own[((own["window"] == w) & (own["sinks"] == sinks)).fillna(False).astype(bool)]
-            row[name] = _points(_difference(student, draws, seed), "+")
-        rows.append(row | {"no signal": silent(found.teachers, model, shots)})
-    return pd.DataFrame(rows, columns=["model", "items", "full attention, %", *named, "no signal"])
+            row[name] = _text(_difference(student, draws, seed), "+.1f")
+        rows.append(row)
+    return pd.DataFrame(rows, columns=["model", "items", "full attention, %", *named])
+
+
+def kept(found: Summary, window: int, sinks: int, shots: int = 5) -> pd.DataFrame:
+    """Recovery above chance under SWA(window, sinks), in percent, model by model and task by task.
+
+    Returns:
+        As text: model, and a column for each of the six tasks by its label, with 95 % intervals over items;
+        "no signal" where full attention is at chance, "not measured yet" where a run is missing.
+    """
+    rows = []
+    for model in dict.fromkeys(found.teachers["model"]):
+        own = found.teachers[(found.teachers["model"] == model) & (found.teachers["shots"] == shots)]
+        signal = dict(zip(own["task"], own["signal"].astype(bool), strict=True))
+        row = {}
+        for task in CHANCE:
+            value = found.of(model, task, shots, window, sinks, "recovery_above_chance")
+            row[LABELS[task]] = "no signal" if signal.get(task) is False else _text(value, ".0f")
+        if signal:
+            rows.append({"model": model, **row})
+    return pd.DataFrame(rows, columns=["model", *(LABELS[task] for task in CHANCE)])
 
 
 def _difference(student: pd.DataFrame, draws: int, seed: int) -> Interval:
@@ -55,8 +76,8 @@ def _difference(student: pd.DataFrame, draws: int, seed: int) -> Interval:
     return interval(seen[0] - seen[1], drawn[:, 0] - drawn[:, 1])
 
 
-def _points(found: Interval, sign: str) -> str:
+def _text(found: Interval, form: str) -> str:
     if np.isnan(found.value):
         return UNKNOWN
-    value, low, high = (f"{100 * x:{sign}.1f}".replace("-", "−") for x in found)
+    value, low, high = (f"{100 * x:{form}}".replace("-", "−").replace("inf", "∞") for x in found)
     return f"{value} ({low} to {high})"

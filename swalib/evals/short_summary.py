@@ -249,7 +249,7 @@ def words(found: Summary, share: pd.DataFrame, model: str, window: int, sinks: i
             f"{name}_{n}": in_percent(found.of(model, SIGNAL_AVERAGE, n, window, sinks, measure))
             for name, measure in kinds.items()
         }
-        told[f"silent_{n}"] = silent(found.teachers, model, n)
+        told[f"silent_{n}"] = _silent(found.teachers, model, n)
         chosen = share.query("model == @model and task == @ALL_ITEMS and shots == @n and window == @window")
         told[f"longer_{n}"] = f"{100 * chosen['share'].iloc[0]:.0f} %" if len(chosen) else UNKNOWN
     return told
@@ -262,8 +262,7 @@ def in_percent(found: Interval) -> str:
     return f"{100 * found.value:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"
 
 
-def silent(teachers: pd.DataFrame, model: str, shots: int) -> str:
-    """Labels of the tasks in which a model's full attention is at chance; `teachers` as in `Summary`."""
+def _silent(teachers: pd.DataFrame, model: str, shots: int) -> str:
     own = teachers[(teachers["model"] == model) & (teachers["shots"] == shots)]
     own = own[own["task"].isin(list(CHANCE))]
     if own.empty:
