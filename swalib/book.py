@@ -11,6 +11,7 @@ from pathlib import Path
 
 from swalib import provenance, results
 from swalib.figures.theme import legend
+from swalib.glued import fill, glued
 from swalib.notebooks import BookError, Run, lint, names, run_notebook
 from swalib.provenance import ROOT
 from swalib.site import check
@@ -62,6 +63,7 @@ def build(preset: str = "cpu", root: Path = ROOT) -> Path:
     _assemble(root, source)
     runs = [_run(name, preset, root, source) for name in names(root / "notebooks")]
     _lay_out_figures(source, runs)
+    _fill_pages(source, runs)
     _write_status(root, runs, preset)
     html = _sphinx(root, source)
     _drop_font_preloads(html)
@@ -130,6 +132,13 @@ def _lay_out_figures(source: Path, runs: list[Run]) -> None:
                 shown = "".join(output.get("data", {}).get("text/html", []))
                 if found := re.search(r'<figure class="swa-figure" id="([a-z0-9-]+)"', shown):
                     (folder / f"{found[1]}.html").write_text(shown, encoding="utf-8")
+
+
+def _fill_pages(source: Path, runs: list[Run]) -> None:
+    """Put the chapters' numbers into the pages of prose that show them."""
+    chapters = {run.name: glued(run.path) for run in runs}
+    for page in sorted((source / "book").rglob("*.md")):
+        page.write_text(fill(page.read_text(encoding="utf-8"), chapters), encoding="utf-8")
 
 
 def _write_status(root: Path, runs: list[Run], preset: str) -> None:

@@ -213,7 +213,7 @@ def toy_book(folder: Path) -> Path:
     (root / "book" / "assets").mkdir(parents=True)
     (root / "book" / "assets" / "toy.css").write_text("p { color: black }")
     (root / "book" / "intro.md").write_text(
-        "# Intro\n\nMath: $a^2$, and [a chapter](../notebooks/01_toy.ipynb).\n"
+        "# Intro\n\nMath: $a^2$, and [a chapter](../notebooks/01_toy.ipynb): {glue:text}`01_toy/half:.2f`.\n"
     )
     (root / "_config.yml").write_text(yaml.safe_dump(TOY_CONFIG))
     chapters = [{"file": "notebooks/01_toy"}, {"file": "book/status"}]
@@ -225,6 +225,7 @@ def toy_book(folder: Path) -> Path:
 @pytest.mark.network
 def test_a_book_is_built_and_opens_without_network(folder: Path, results_folder: Path):
     root = toy_book(folder)
+    save(folder, "01_toy", notebook(SHOW, 'from myst_nb import glue\nglue("half", rate / 2, display=False)'))
     results.load_or_run(
         {"experiment": "toy", "version": 1}, lambda: results.Measured([results.Value("x", 1, "")]), "run"
     )
@@ -237,7 +238,9 @@ def test_a_book_is_built_and_opens_without_network(folder: Path, results_folder:
         assert (html / "_static" / asset).is_file()
     status = (html / "book" / "status.html").read_text()
     assert all(word in status for word in ("transformers", "01_toy", results.hardware()))
-    assert "unpkg" not in (html / "book" / "intro.html").read_text()
+    intro = (html / "book" / "intro.html").read_text()
+    assert "unpkg" not in intro
+    assert "a chapter</span></a>: 0.25." in intro
     assert book.status(root)["seconds"].keys() == {"01_toy"}
     assert [row["experiment"] for row in book.experiments()] == ["toy"]
 

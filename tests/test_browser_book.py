@@ -15,6 +15,7 @@ pytestmark = pytest.mark.browser
 
 PAGES = {
     "book/intro.html": ["perplexity-by-window"],
+    "book/verdicts.html": [],
     "notebooks/01_sinks.html": [
         "collapse",
         "perplexity-map",
