@@ -205,6 +205,16 @@ def test_what_models_keep_is_recovery_above_chance_or_no_signal():
     assert set(short_models.kept(FOUND, 999, 4).loc[0]) == {"m1", "no signal", "not measured yet"}
 
 
+def test_a_sentence_names_the_models_with_a_signal():
+    told = short_models.sentence(FOUND, "piqa", 64, 4)
+    assert told.count("scores") == told.count("above chance") == 2
+    assert told.startswith(f"m1 scores {short_summary.in_percent(FOUND.teacher('m1', 'piqa', 5))} with full")
+    for measure in ("score", "recovery", "recovery_above_chance"):
+        assert short_summary.in_percent(FOUND.of("m2", "piqa", 5, 64, 4, measure)) in told
+    assert "under SWA(999, 4) not measured yet" in short_models.sentence(FOUND, "piqa", 999, 4)
+    assert short_models.sentence(FOUND, "mmlu", 64, 4) == "no model measured so far has a signal"
+
+
 # ---- What is stored.
 
 

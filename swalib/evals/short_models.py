@@ -9,7 +9,7 @@ import pandas as pd
 
 from swalib.evals.recovery import CHANCE
 from swalib.evals.resampling import DRAWS, Interval, interval
-from swalib.evals.short_summary import AVERAGE6, UNKNOWN, Summary, resampled
+from swalib.evals.short_summary import AVERAGE6, UNKNOWN, Summary, in_percent, resampled
 from swalib.reported import LABELS
 
 
@@ -66,6 +66,24 @@ def kept(found: Summary, window: int, sinks: int, shots: int = 5) -> pd.DataFram
         if signal:
             rows.append({"model": model, **row})
     return pd.DataFrame(rows, columns=["model", *(LABELS[task] for task in CHANCE)])
+
+
+def sentence(found: Summary, task: str, window: int, sinks: int, shots: int = 5) -> str:
+    """Full attention, SWA(window, sinks) and recovery on a task, for every model that has a signal there."""
+    own = found.teachers[(found.teachers["task"] == task) & (found.teachers["shots"] == shots)]
+    told = []
+    for model in own.loc[own["signal"].astype(bool), "model"]:
+        student = in_percent(found.of(model, task, shots, window, sinks, "score"))
+        says = f"{model} scores {in_percent(found.teacher(model, task, shots))} with full attention"
+        if student == UNKNOWN:
+            told.append(f"{says}, under SWA({window}, {sinks}) {UNKNOWN}")
+            continue
+        plain, above = (
+            in_percent(found.of(model, task, shots, window, sinks, measure))
+            for measure in ("recovery", "recovery_above_chance")
+        )
+        told.append(f"{says}, {student} under SWA({window}, {sinks}): recovery {plain}, above chance {above}")
+    return "; ".join(told) or "no model measured so far has a signal"
 
 
 def _difference(student: pd.DataFrame, draws: int, seed: int) -> Interval:
