@@ -189,6 +189,24 @@ def test_no_model_side_by_side_keeps_the_columns():
     assert "SWA(64, 4) − full, points" in table.columns
 
 
+def test_only_differences_with_an_interval_beside_zero_are_told_apart():
+    apart = short_models.told_apart(ITEMS, [16, 64, 256, 999], 4, draws=500)
+    table = short_models.differences(ITEMS, FOUND, [16, 64, 256, 999], 4, draws=500)
+    for w in (16, 64, 256):
+        shown = table.loc[0, f"SWA({w}, 4) − full, points"]
+        _, low, _, high = shown.replace("−", "-").replace("(", "").replace(")", "").split()
+        assert (f"{shown} at w = {w}" in apart) == (float(low) > 0 or float(high) < 0), apart
+    assert "999" not in apart
+    assert "m2" not in apart  # it lacks a task
+    worse = ITEMS.copy()
+    student = (worse["window"] == 64) & (worse["sinks"] == 4)
+    worse.loc[student.fillna(False).astype(bool), "correct"] = False
+    told = short_models.told_apart(worse, [64], 4, draws=500)
+    assert told.startswith("m1, −")
+    assert told.endswith(" at w = 64")
+    assert short_models.told_apart(worse, [999], 4) == "none"
+
+
 def test_what_models_keep_is_recovery_above_chance_or_no_signal():
     table = short_models.kept(FOUND, 64, 4).set_index("model")
     assert list(table.index) == ["m1", "m2"]

@@ -42,10 +42,28 @@ def differences(
         row = {"model": model, "items": f"{full.groupby('task').size().min()} a task"}
         row["full attention, %"] = _text(found.teacher(model, AVERAGE6, shots), ".1f")
         for name, w in named.items():
-            student = own[((own["window"] == w) & (own["sinks"] == sinks)).fillna(False).astype(bool)]
-            row[name] = _text(_difference(student, draws, seed), "+.1f")
+            row[name] = _text(_difference(own, w, sinks, draws, seed), "+.1f")
         rows.append(row)
     return pd.DataFrame(rows, columns=["model", "items", "full attention, %", *named])
+
+
+def told_apart(
+    items: pd.DataFrame,
+    windows: Sequence[int],
+    sinks: int,
+    shots: int = 5,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> str:
+    """Which of these `differences` have an interval without 0, as text; "none" where the items tell none."""
+    told = []
+    for model in dict.fromkeys(items["model"]):
+        own = items[(items["model"] == model) & (items["shots"] == shots)]
+        by_window = {w: _difference(own, w, sinks, draws, seed) for w in windows}
+        clear = [f"{_text(d, '+.1f')} at w = {w}" for w, d in by_window.items() if d.low > 0 or d.high < 0]
+        if clear:
+            told.append(f"{model}, {', '.join(clear)}")
+    return "; ".join(told) or "none"
 
 
 def kept(found: Summary, window: int, sinks: int, shots: int = 5) -> pd.DataFrame:
@@ -86,8 +104,9 @@ def sentence(found: Summary, task: str, window: int, sinks: int, shots: int = 5)
     return "; ".join(told) or "no model measured so far has a signal"
 
 
-def _difference(student: pd.DataFrame, draws: int, seed: int) -> Interval:
-    """Student minus teacher, averaged over the six tasks; all NaN where one is missing."""
+def _difference(own: pd.DataFrame, window: int, sinks: int, draws: int, seed: int) -> Interval:
+    """SWA minus full attention, averaged over the six tasks of one model; all NaN where a task is missing."""
+    student = own[((own["window"] == window) & (own["sinks"] == sinks)).fillna(False).astype(bool)]
     if set(student["task"]) != set(CHANCE):
         return Interval(np.nan, np.nan, np.nan)
     seen, drawn = resampled([one for _, one in student.groupby("task", sort=False)], draws, seed)
