@@ -169,31 +169,31 @@ def test_models_side_by_side_are_paired_differences_over_six_tasks():
     assert list(table["model"]) == ["m1"]  # m2 lacks a task
     row = table.iloc[0]
     score = FOUND.teacher("m1", AVERAGE6, 5)
-    assert row["full attention, %"].startswith(f"{100 * score.value:.1f} (")
+    assert row["full, %"].startswith(f"{100 * score.value:.1f} (")
     for w in (16, 64, 256):
         own = chosen("m1", 5, w, 4)
         change = own["correct"] * 1.0 - (own["teacher"] == own["gold"])
         mean = 100 * change.groupby(own["task"]).mean().mean()
-        value, low, _, high = row[f"SWA({w}, 4) − full, points"].replace("−", "-").strip(")").split()
+        value, low, _, high = row[f"w = {w}"].replace("−", "-").strip(")").split()
         assert float(value) == pytest.approx(mean, abs=0.051)
         # A normal interval over tasks' own variances says nearly the same as the bootstrap.
         half = 196 * np.sqrt(change.groupby(own["task"]).var(ddof=0).sum() / 60) / 6
         assert float(low.strip("(")) == pytest.approx(mean - half, abs=1)
         assert float(high) == pytest.approx(mean + half, abs=1)
-    assert row["SWA(999, 4) − full, points"] == "not measured yet"
+    assert row["w = 999"] == "not measured yet"
 
 
 def test_no_model_side_by_side_keeps_the_columns():
     table = short_models.differences(ITEMS[ITEMS["shots"] == 0], FOUND, [64], 4)
     assert table.empty
-    assert "SWA(64, 4) − full, points" in table.columns
+    assert "w = 64" in table.columns
 
 
 def test_only_differences_with_an_interval_beside_zero_are_told_apart():
     apart = short_models.told_apart(ITEMS, [16, 64, 256, 999], 4, draws=500)
     table = short_models.differences(ITEMS, FOUND, [16, 64, 256, 999], 4, draws=500)
     for w in (16, 64, 256):
-        shown = table.loc[0, f"SWA({w}, 4) − full, points"]
+        shown = table.loc[0, f"w = {w}"]
         _, low, _, high = shown.replace("−", "-").replace("(", "").replace(")", "").split()
         assert (f"{shown} at w = {w}" in apart) == (float(low) > 0 or float(high) < 0), apart
     assert "999" not in apart

@@ -29,10 +29,10 @@ def differences(
 
     Returns:
         As text, a row for each model that has all six tasks under full attention: model, items (a task),
-        "full attention, %" and "SWA(w, s) − full, points" for each window, with 95 % intervals over items
+        "full, %" and for each window "w = …", the difference in points, with 95 % intervals over items
         (paired, resampled within tasks). What is missing says "not measured yet".
     """
-    named = {f"SWA({w}, {sinks}) − full, points": w for w in windows}
+    named = {f"w = {w}": w for w in windows}
     rows = []
     for model in dict.fromkeys(items["model"]):
         own = items[(items["model"] == model) & (items["shots"] == shots)]
@@ -40,11 +40,11 @@ def differences(
         if set(full["task"]) != set(CHANCE):
             continue
         row = {"model": model, "items": f"{full.groupby('task').size().min()} a task"}
-        row["full attention, %"] = _text(found.teacher(model, AVERAGE6, shots), ".1f")
+        row["full, %"] = _text(found.teacher(model, AVERAGE6, shots), ".1f")
         for name, w in named.items():
             row[name] = _text(_difference(own, w, sinks, draws, seed), "+.1f")
         rows.append(row)
-    return pd.DataFrame(rows, columns=["model", "items", "full attention, %", *named])
+    return pd.DataFrame(rows, columns=["model", "items", "full, %", *named])
 
 
 def told_apart(
