@@ -219,7 +219,7 @@ def test_what_models_keep_is_recovery_above_chance_or_no_signal():
             continue
         value, low, high = FOUND.of("m1", task, 5, 64, 4, "recovery_above_chance")
         expected = f"{100 * value:.0f} ({100 * low:.0f} to {100 * high:.0f})"
-        assert cell == expected.replace("-", "−").replace("inf", "∞")
+        assert cell.replace("\N{NO-BREAK SPACE}", " ") == expected.replace("-", "−").replace("inf", "∞")
     assert set(short_models.kept(FOUND, 999, 4).loc[0]) == {"m1", "no signal", "not measured yet"}
 
 

@@ -117,4 +117,4 @@ def _text(found: Interval, form: str) -> str:
     if np.isnan(found.value):
         return UNKNOWN
     value, low, high = (f"{100 * x:{form}}".replace("-", "−").replace("inf", "∞") for x in found)
-    return f"{value} ({low} to {high})"
+    return f"{value} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
