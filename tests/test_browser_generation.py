@@ -10,7 +10,7 @@ from test_figures_influence import LAWS, ROWS
 
 from swalib import SWA, figures
 from swalib.evals.generation_summary import binned
-from swalib.evals.reach import reachable
+from swalib.evals.reachability import reachable
 
 pytestmark = pytest.mark.browser
 

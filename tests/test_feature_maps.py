@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from swalib.linear.feature_maps import FEATURE_MAPS, feature_map
+from swalib.linear import METHODS, mixer_class
+from swalib.linear.feature_maps import FEATURE_MAPS, FeatureMap, feature_map
+from swalib.linear.mixer import Mixer
+from swalib.linear.rwkv6 import Rwkv
 
 B, H, T, D = 2, 3, 5, 8
 SIZED = {"hedgehog", "dijiang", "supra"}
@@ -195,3 +198,24 @@ def test_sizes_and_names_that_make_no_map_are_refused():
         feature_map("hedgehog", H, D, activation="relu")
     with pytest.raises(ValueError, match='version must be "released" or "paper", got \'new\''):
         feature_map("dijiang", H, D, version="new")
+
+
+def test_a_map_without_phi_can_not_be_made():
+    class Unfinished(FeatureMap):
+        pass
+
+    with pytest.raises(TypeError, match=r"abstract method '?phi"):
+        Unfinished(H, D)
+
+
+@pytest.mark.parametrize(("base", "method"), [(Mixer, "mix"), (Rwkv, "start")])
+def test_a_mixer_that_lacks_its_own_part_can_not_be_made(base, method):
+    assert base.__abstractmethods__ >= {method}
+    unfinished = type("Unfinished", (base,), {})
+    with pytest.raises(TypeError, match=f"abstract methods? .*{method}"):
+        unfinished(None)
+
+
+def test_every_mixer_of_the_library_is_whole():
+    for method in METHODS:
+        assert not mixer_class(method).__abstractmethods__, method

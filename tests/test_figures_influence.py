@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from swalib import SWA, Full, figures, results
-from swalib.evals import reach, reach_summary
+from swalib.evals import reach, reach_summary, reachability
 from swalib.evals.reach_summary import at, layers_table, relays, times, words
 
 DISTANCES = np.array([0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128])
@@ -56,7 +56,9 @@ def test_the_table_of_layers_is_what_masks_show(w, s):
     for distance in (5, 13, 24):
         start = s + 1
         seen = [
-            n for n in range(1, 26) if reach.reachable(start + 30, [SWA(w, s)] * n)[start + distance, start]
+            n
+            for n in range(1, 26)
+            if reachability.reachable(start + 30, [SWA(w, s)] * n)[start + distance, start]
         ]
         assert table[str(distance)] == (str(seen[0]) if seen else "never")
     assert table["reach of 3"] == str(3 * (w - s - 1))
@@ -66,7 +68,7 @@ def test_a_full_layer_anywhere_reaches_everything():
     for place in range(4):
         layers = [SWA(5, 1)] * 4
         layers[place] = Full()
-        assert reach.reachable(40, layers)[39].all(), "the chapter's second exercise"
+        assert reachability.reachable(40, layers)[39].all(), "the chapter's second exercise"
 
 
 # ---- words of measured rows.

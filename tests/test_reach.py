@@ -8,7 +8,7 @@ import torch
 
 from swalib import SWA, Full, PerLayer, applied, layer_specs, results
 from swalib.evals import reach
-from swalib.evals.reach import layers_to_see, reachable, window_reach
+from swalib.evals.reachability import layers_to_see, reachable, window_reach
 from swalib.masks import visible
 from swalib.spec import PerHead
 from swalib.tiny import tiny

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from swalib.evals import reach
+from swalib.evals import reach, reachability
 from swalib.results import MissingResult
 from swalib.spec import SWA, Full
 
@@ -22,7 +22,7 @@ _ASIDE = 2 ** (1 / 4)  # how far from a distance a bin's middle may lie and stil
 
 def relays(specs: Sequence[SWA], layers: int, length: int) -> pd.DataFrame:
     """Do sinks pass on what they saw? Pairs of query and token that are reachable, and how many of them no
-    longer are when no path may pass through a sink, counted by `reach.reachable`.
+    longer are when no path may pass through a sink, counted by `reachability.reachable`.
 
     Returns:
         A row for each spec: what (which sinks), layers, tokens, pairs, differing.
@@ -30,7 +30,7 @@ def relays(specs: Sequence[SWA], layers: int, length: int) -> pd.DataFrame:
     rows = []
     for spec in dict.fromkeys(specs):
         with_relays, without = (
-            reach.reachable(length, [spec] * layers, through) for through in (True, False)
+            reachability.reachable(length, [spec] * layers, through) for through in (True, False)
         )
         placed = spec.sink_positions
         where = f"sinks at {', '.join(map(str, placed))}" if placed else "the first tokens as sinks"
@@ -55,9 +55,9 @@ def layers_table(
     rows = {}
     for w in windows:
         spec = SWA(w, sinks)
-        needed = {tokens: reach.layers_to_see(tokens, spec) for tokens in distances}
+        needed = {tokens: reachability.layers_to_see(tokens, spec) for tokens in distances}
         cells = {_k(tokens): "never" if n is None else f"{n:,}" for tokens, n in needed.items()}
-        far = {f"reach of {n}": f"{reach.window_reach(n, spec):,}" for n in depths}
+        far = {f"reach of {n}": f"{reachability.window_reach(n, spec):,}" for n in depths}
         rows[f"SWA({w}, {sinks})"] = cells | far
     return pd.DataFrame(rows).T
 

@@ -7,6 +7,7 @@ Whether a method maps before or after RoPE, and whether it scales phi(k), is its
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class FeatureMap(nn.Module):
+class FeatureMap(nn.Module, ABC):
     """phi. A subclass writes `phi`; `features` is the size of its last axis.
 
     Raises:
@@ -34,8 +35,9 @@ class FeatureMap(nn.Module):
             raise ValueError(f"{type(self).__name__} was made for x {takes}, got {tuple(x.shape)}")
         return self.phi(x, *args)
 
+    @abstractmethod
     def phi(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """phi(x) for x [b, heads, t, head_dim]: [b, heads, t, features]."""
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, head_dim={self.head_dim}, features={self.features}"

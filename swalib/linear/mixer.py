@@ -8,6 +8,7 @@ flat dict of tensors whose first axis is the batch, of a size that does not depe
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -45,7 +46,7 @@ class Tokens:
         return self.position >= 0
 
 
-class Mixer(nn.Module):
+class Mixer(nn.Module, ABC):
     """Base of all mixers: the four projections of the attention it replaces, the way in and out of a model.
 
     Attributes:
@@ -112,6 +113,7 @@ class Mixer(nn.Module):
             check_installed()
         self.impl = impl
 
+    @abstractmethod
     def mix(
         self, x: Tensor, tokens: Tokens, state: MixerState | None = None, form: str = "chunked"
     ) -> tuple[Tensor, MixerState]:
@@ -126,7 +128,6 @@ class Mixer(nn.Module):
             Hidden states [b, t, hidden_size] in x's dtype (of no account at pads, but finite), and the state
             after the last token. Any split of a text into calls gives what one call gives.
         """
-        raise NotImplementedError
 
     def forward(self, hidden_states: Tensor, position_embeddings=None, attention_mask=None, **kwargs):
         """In a decoder layer of a student made by `swalib.convert`: (y, None)."""

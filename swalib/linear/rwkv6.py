@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,9 +79,9 @@ class Rwkv(Mixer):
         mixer.start(layers)
         return mixer
 
+    @abstractmethod
     def start(self, layers: int) -> None:
         """Start all that is new, in a model of so many layers."""
-        raise NotImplementedError
 
     def depth(self, layers: int) -> tuple[float, float]:
         """This layer's depth from 0 for the first to 1 for the last, and what of the layers is not below."""
